@@ -23,7 +23,7 @@ from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
 from pgdecode.payloads.payload_input import InvalidPositions
 from pgdecode.payloads.unwrap import hint
-from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE
+from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
 from pgdecode.protocol.options import ChangeOptions, Mode
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
@@ -37,7 +37,7 @@ from pgdecode.storage.errors import PathError
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20
 # Tags of the messages that describe transactions, streams and relations.
-_CONTROL = [bytes([tag]) for tag in EVERYWHERE + AT_THE_ENDS]
+_CONTROL = [bytes([tag]) for tag in ALWAYS_NEEDED + BEGIN_COMMIT]
 
 # Builds batches of changes, each with the name of its table. It may be called in another thread.
 Slice = Callable[[], list[tuple[str | None, pa.RecordBatch]]]

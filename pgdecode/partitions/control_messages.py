@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
 from pgdecode.protocol.boundaries import (
-    APART,
-    AT_THE_ENDS,
+    ALWAYS_NEEDED,
+    BEGIN_COMMIT,
     BEGIN_LENGTH,
     BEGIN_LSN,
     BEGIN_TIME,
@@ -28,8 +28,8 @@ from pgdecode.protocol.boundaries import (
     COMMIT_LENGTH,
     COMMIT_LSN,
     COMMIT_TIME,
-    EVERYWHERE,
     ROWS,
+    STREAM_AND_TWO_PHASE,
     needed,
 )
 from pgdecode.protocol.json_document import load_json
@@ -72,7 +72,7 @@ def control_messages(payloads: pa.ChunkedArray) -> GroupMessages:
     start = 0
     # Payloads are not joined, because most are not taken.
     for chunk in payloads.chunks:
-        control, _, _, of_chunk = tagged(Source([chunk]), EVERYWHERE + AT_THE_ENDS, b"")
+        control, _, _, of_chunk = tagged(Source([chunk]), ALWAYS_NEEDED + BEGIN_COMMIT, b"")
         tags.update(of_chunk)
         if control is not None:
             numbers = pa.Array.from_buffers(pa.int64(), control.size // 8, [None, control])
@@ -97,8 +97,8 @@ def _needed(messages: pa.Array) -> list[int]:
 
 
 def _are_plain_and_ascend(messages: pa.Array, tags: bytes) -> bool:
-    """Whether each Begin and Commit is well-formed, and their LSNs ascend; and there is no message of `APART`."""
-    if not set(tags).isdisjoint(APART):
+    """Whether Begins and Commits are well-formed with ascending LSNs, without a message of `STREAM_AND_TWO_PHASE`."""
+    if not set(tags).isdisjoint(STREAM_AND_TWO_PHASE):
         return False
     codes = pa.Array.from_buffers(pa.uint8(), len(tags), [None, pa.py_buffer(tags)])
     are_begins, are_commits = pc.equal(codes, ord("B")), pc.equal(codes, ord("C"))

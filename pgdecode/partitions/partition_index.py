@@ -251,8 +251,8 @@ def index_partitions(
     Parameters
     ----------
     payloads : column of payloads, as `decode_messages` takes them
-        In slot order. Required are all payloads whose first byte is in `boundaries.EVERYWHERE`, and of each partition
-        the first and the last payload whose first byte is in `boundaries.AT_THE_ENDS`. Other payloads are allowed. Rows
+        In slot order. Required are all payloads whose first byte is in `boundaries.ALWAYS_NEEDED`, and of each
+        partition the first and the last whose first byte is in `boundaries.BEGIN_COMMIT`. Others are allowed. Rows
         before the first boundary are required in two cases: with `start="anywhere"`, one row, or `n_skipped` may be one
         too low; and all of them, if they contradict the stream state that the boundary implies.
     positions : pa.Array of int64
@@ -266,9 +266,9 @@ def index_partitions(
     start : {"transaction", "anywhere"}
         As for `ChangeDecoder`.
     in_full : bool
-        Whether the payloads include all messages of `boundaries.AT_THE_ENDS` that `boundaries.needed` chooses. This is
-        required if a message is of `boundaries.APART`, or if a message of `AT_THE_ENDS` is malformed. The `shape` of a
-        table with several versions is exact only then.
+        Whether the payloads include all messages of `boundaries.BEGIN_COMMIT` that `boundaries.needed` chooses. This is
+        required if a message is of `boundaries.STREAM_AND_TWO_PHASE`, or if a message of `BEGIN_COMMIT` is malformed.
+        The `shape` of a table with several versions is exact only then.
     reconnects : collection of int
         First positions of the partitions that begin with another connection than the previous partition.
     state : ReplicationState, optional

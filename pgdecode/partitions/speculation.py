@@ -65,8 +65,8 @@ def speculate(
 def holds(speculated: PartitionIndex, index: PartitionIndex, number: int) -> bool:
     """Whether decoding a partition with the preliminary index gave the same result as the final index would.
 
-    The answer is valid for a partition without messages of `boundaries.APART`, in which every change had a version of
-    its relation.
+    The answer is valid for a partition without messages of `boundaries.STREAM_AND_TWO_PHASE`, in which every change had
+    a version of its relation.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.scanned_batch import NO_KIND
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.partitions.partition_index import first_boundary
-from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, ROWS, needed
+from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT, ROWS, STREAM_AND_TWO_PHASE, needed
 from pgdecode.protocol.messages import MESSAGES as KINDS
 from pgdecode.protocol.messages import LogicalMessage
 from pgdecode.protocol.wire import offset_of
@@ -103,12 +103,12 @@ class SplitStatisticsReader:
     def _add(self, positions: pa.Array, payloads: pa.Array, session: Any) -> None:
         source = Source([payloads])
         if self.in_full:
-            control, _, _, tags = tagged(source, EVERYWHERE + AT_THE_ENDS, b"")
+            control, _, _, tags = tagged(source, ALWAYS_NEEDED + BEGIN_COMMIT, b"")
             places = row_numbers(control)
             rows = places.take(pa.array(needed(payloads.take(places).to_pylist()), pa.int64()))
             first_end = last_end = -1
         else:
-            control, first_end, last_end, tags = tagged(source, EVERYWHERE, AT_THE_ENDS)
+            control, first_end, last_end, tags = tagged(source, ALWAYS_NEEDED, BEGIN_COMMIT)
             rows = row_numbers(control)
         self._record(positions, payloads, tags, rows, first_end, last_end, session)
 
@@ -125,7 +125,7 @@ class SplitStatisticsReader:
         if any(kind == NO_KIND and batch.error(row) is not None for row, kind in control_kinds):
             raise SchemaChanged
         tags = [(row, ord(KINDS[kind].tag)) for row, kind in control_kinds if kind != NO_KIND]
-        rows = pa.array([row for row, tag in tags if tag in EVERYWHERE], pa.int64())
+        rows = pa.array([row for row, tag in tags if tag in ALWAYS_NEEDED], pa.int64())
         found = {tag for _, tag in tags} | set(ROWS[:1] if transaction_index.has_rows else b"")
         self._record(positions, payloads, found, rows, transaction_index.first_end, transaction_index.last_end, None)
         if transaction_index.last_lsn_row >= 0:
@@ -185,7 +185,7 @@ class SplitStatisticsReader:
     @property
     def is_plain(self) -> bool:
         """Whether there was no message of streams and two-phase commits."""
-        return self.tags.isdisjoint(APART)
+        return self.tags.isdisjoint(STREAM_AND_TWO_PHASE)
 
     def split_statistics(self) -> SplitStatistics:
         """Return the statistics of all rows."""

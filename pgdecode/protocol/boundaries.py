@@ -9,16 +9,16 @@ from pgdecode.protocol.wire import length_of, offset_of
 
 # Each constant holds message tags. A partition is a range of positions that one task reads in order.
 # The index always needs these messages.
-EVERYWHERE = b"SEcAbPKrpRY"
+ALWAYS_NEEDED = b"SEcAbPKrpRY"
 # The index needs only the first and the last of these in each partition, if all of them are well-formed and no message
-# is of `APART`.
-AT_THE_ENDS = b"BC"
+# is of `STREAM_AND_TWO_PHASE`.
+BEGIN_COMMIT = b"BC"
 # Descriptions of relations and types.
 RELATIONS = b"RY"
 # Streams and two-phase commits.
-APART = bytes(tag for tag in EVERYWHERE if tag not in RELATIONS)
+STREAM_AND_TWO_PHASE = bytes(tag for tag in ALWAYS_NEEDED if tag not in RELATIONS)
 # These show whether the messages around them are inside a stream.
-DELIMITERS = APART + AT_THE_ENDS
+DELIMITERS = STREAM_AND_TWO_PHASE + BEGIN_COMMIT
 # Changes of rows.
 ROWS = b"IUDT"
 # Offsets and lengths of Begin and Commit. LSNs and timestamps are big-endian: their first byte shows whether they are
@@ -49,40 +49,39 @@ def needed(messages: Sequence[bytes]) -> list[int]:
     Parameters
     ----------
     messages : sequence of bytes
-        All messages of `EVERYWHERE` and `AT_THE_ENDS` in a part of one partition, in slot order.
+        All messages of `ALWAYS_NEEDED` and `BEGIN_COMMIT` in a part of one partition, in slot order.
 
     Returns
     -------
     list of int
         Indices of the chosen messages.
     """
-    found: list[int] = []
-    n = len(messages)
-    place, last = 0, b""
+    chosen: list[int] = []
+    row, last_lsn = 0, b""
     former: list[int] = []  # the previous pair, if it has not been added yet
     is_between = False  # whether the previous messages were a pair
-    while place < n:
-        lsn = _lsn_of_pair(messages, place)
-        if lsn is not None and lsn > last:
+    while row < len(messages):
+        lsn = _lsn_of_pair(messages, row)
+        if lsn is not None and lsn > last_lsn:
             # Of several consecutive pairs, only the first and the last are needed.
             if not is_between:
-                found += [place, place + 1]
+                chosen += [row, row + 1]
                 former = []
             else:
-                former = [place, place + 1]
-            is_between, last = True, lsn
-            place += 2
+                former = [row, row + 1]
+            is_between, last_lsn = True, lsn
+            row += 2
             continue
-        found += former
-        found.append(place)
+        chosen += [*former, row]
         former, is_between = [], False
-        if _is_commit(messages[place]):
-            last = max(last, messages[place][COMMIT_LSN:COMMIT_END])
-        elif messages[place][0] in _LSN_OF_END:
+        message = messages[row]
+        if _is_commit(message):
+            last_lsn = max(last_lsn, message[COMMIT_LSN:COMMIT_END])
+        elif message[0] in _LSN_OF_END:
             # A Stream Commit and a Commit Prepared also have a commit LSN.
-            last = max(last, messages[place][_LSN_OF_END[messages[place][0]]])
-        place += 1
-    return found + former
+            last_lsn = max(last_lsn, message[_LSN_OF_END[message[0]]])
+        row += 1
+    return chosen + former
 
 
 def are_good(messages: Sequence[bytes]) -> bool:
@@ -95,11 +94,11 @@ def are_good(messages: Sequence[bytes]) -> bool:
     )
 
 
-def _lsn_of_pair(messages: Sequence[bytes], place: int) -> bytes | None:
-    """Commit LSN, if a Begin and its Commit follow each other at `place`; otherwise None."""
-    if place + 1 == len(messages):
+def _lsn_of_pair(messages: Sequence[bytes], row: int) -> bytes | None:
+    """Commit LSN, if a Begin and its Commit follow each other at `row`; otherwise None."""
+    if row + 1 == len(messages):
         return None
-    begin, commit = messages[place], messages[place + 1]
+    begin, commit = messages[row], messages[row + 1]
     lsn = begin[BEGIN_LSN:BEGIN_TIME]
     return lsn if _is_begin(begin) and _is_commit(commit) and lsn == commit[COMMIT_LSN:COMMIT_END] else None
 

@@ -25,7 +25,7 @@ from pgdecode.partitions.source_index import (
     unused_versions,
     with_used,
 )
-from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, DELIMITERS, EVERYWHERE, ROWS
+from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT, DELIMITERS, ROWS, STREAM_AND_TWO_PHASE
 from pgdecode.protocol.messages import Begin, Commit, Insert, LogicalMessage, Update
 from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.protocol.wire import length_of, offset_of
@@ -327,7 +327,7 @@ def _with_session_numbers(rows: DataFrame, by_source: Sequence[str]) -> DataFram
 def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
     """Collect the statistics of each group of rows. All are numbers, which Spark aggregates fastest."""
     tag = F.substring("payload", 1, 1)
-    at_end = F.when(tag.isin(_bytes(AT_THE_ENDS)), F.col("position"))
+    at_end = F.when(tag.isin(_bytes(BEGIN_COMMIT)), F.col("position"))
     starts_with_key = _byte(Update, "old_type", b"K") | _byte(Update, "old_type", b"K", in_stream=True)
     # A transactional logical message outside streams: the flag is 1. In a stream, the flag comes after the xid; outside
     # one, this byte is part of an LSN.
@@ -343,7 +343,7 @@ def _aggregate(rows: DataFrame, keys: Sequence[str]) -> pa.Table:
         F.min("position").alias("first"),
         F.max("position").alias("last"),
         F.coalesce(F.max(tag.isin(_bytes(ROWS))), F.lit(False)).alias("has_rows"),
-        F.coalesce(F.max(tag.isin(_bytes(APART))), F.lit(False)).alias("has_apart"),
+        F.coalesce(F.max(tag.isin(_bytes(STREAM_AND_TWO_PHASE))), F.lit(False)).alias("has_apart"),
         F.coalesce(F.max((tag == F.lit(b"U")) & starts_with_key), F.lit(False)).alias("may_move"),
         F.min(at_end).alias("first_end"),
         F.max(at_end).alias("last_end"),
@@ -362,14 +362,14 @@ def _messages(rows: DataFrame, partitions: pa.Table) -> pa.Table:
     """Collect the messages that `index_partitions` needs if there are no streams."""
     ends = {position for name in ("first_end", "last_end") for position in partitions[name].to_pylist()} - {None}
     tag = F.substring("payload", 1, 1)
-    is_end = tag.isin(_bytes(AT_THE_ENDS)) & F.col("position").isin(sorted(ends))
-    return rows.where(tag.isin(_bytes(EVERYWHERE)) | is_end).drop("session").toArrow()
+    is_end = tag.isin(_bytes(BEGIN_COMMIT)) & F.col("position").isin(sorted(ends))
+    return rows.where(tag.isin(_bytes(ALWAYS_NEEDED)) | is_end).drop("session").toArrow()
 
 
 def _all_messages(sorted_rows: DataFrame, partitions: pa.Table) -> pa.Table:
     """Collect the messages that `index_partitions` needs if there are streams. Each task selects from its own."""
     tag = F.substring("payload", 1, 1)
-    control = sorted_rows.where(tag.isin(_bytes(EVERYWHERE + AT_THE_ENDS)))
+    control = sorted_rows.where(tag.isin(_bytes(ALWAYS_NEEDED + BEGIN_COMMIT)))
     firsts = {
         source: tuple(sorted(partitions["first"].take(places).to_pylist()))
         for source, places in _by_source(partitions).items()

@@ -27,7 +27,7 @@ from pgdecode.files.payload_file import PayloadFile, one_batch
 from pgdecode.partitions.partition_index import Partition, PartitionIndex
 from pgdecode.partitions.speculation import speculate
 from pgdecode.partitions.split_statistics import MESSAGES, from_ipc, row_numbers, take_messages, to_ipc
-from pgdecode.protocol.boundaries import APART, RELATIONS
+from pgdecode.protocol.boundaries import RELATIONS, STREAM_AND_TWO_PHASE
 from pgdecode.relations.catalog import RelationCatalog
 from spark_udfs.dataframes.partition_worker import DECODE_ROWS
 
@@ -296,7 +296,7 @@ def _split_preview(position: str, pieces: Sequence[PayloadFile], n_rows: int) ->
         head = head.slice(0, 0)
     rows, _, _, tags = tagged(Source([payloads]), RELATIONS, b"")
     relations = take_messages(positions, payloads, row_numbers(rows))
-    is_plain = not set(APART) & set(tags)
+    is_plain = not set(STREAM_AND_TWO_PHASE) & set(tags)
     return SplitPreview(positions[0].as_py(), head, positions[len(head)].as_py(), relations, is_plain, is_counted)
 
 

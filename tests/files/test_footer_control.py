@@ -23,7 +23,7 @@ from pgdecode.files.file_metadata import CONTROL_KEY, FileControl, control_of, i
 from pgdecode.files.payload_file import Captured, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.control_messages import _digest, _needed, from_footer
-from pgdecode.protocol.boundaries import AT_THE_ENDS, EVERYWHERE, ROWS, needed
+from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT, ROWS, needed
 from support.captured_files import ORIGIN
 from support.footers import check_footers
 from support.tiers import full
@@ -76,7 +76,7 @@ def test_each_row_group_has_its_messages_and_whether_it_has_rows(
     assert len(file.groups) == len(control.partitions) > 50
     for group, partition, positions, found in zip(file.groups, *control[:1], *control[2:], strict=True):
         rows = payloads[group.start : group.start + group.n_rows]
-        wanted = [number for number, item in enumerate(rows) if item[0] in EVERYWHERE + AT_THE_ENDS]
+        wanted = [number for number, item in enumerate(rows) if item[0] in ALWAYS_NEEDED + BEGIN_COMMIT]
         chosen = [wanted[number] for number in needed([rows[number] for number in wanted])]
         first = 100 + group.start
         assert partition == (first, first + group.n_rows - 1, any(item[0] in ROWS for item in rows))

@@ -31,7 +31,7 @@ from pgdecode.partitions.partition_index import (
     index_partitions,
     slices,
 )
-from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, are_good, needed
+from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT, STREAM_AND_TWO_PHASE, are_good, needed
 from pgdecode.protocol.options import ChangeOptions, Start
 from pgdecode.rows.value_options import ValueOptions
 from support import captures
@@ -71,16 +71,16 @@ def indexed(
 ) -> PartitionIndex:
     """The index, made from the required payloads or from all, as it is or as another process gets it."""
     tags = [payload[0] if payload else 0 for payload in payloads]
-    wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
-    in_full = not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in APART)
+    wanted = {at for at, tag in enumerate(tags) if tag in ALWAYS_NEEDED}
+    in_full = not wanted.isdisjoint(at for at, tag in enumerate(tags) if tag in STREAM_AND_TWO_PHASE)
     in_full = in_full or drop_duplicates or (state is not None and bool(state.streamed))
     in_full = in_full or not are_good([payload for payload in payloads if payload[:1] in (b"B", b"C")])
     for run in runs:
         inside = [at for at, position in enumerate(positions) if run.first <= position <= run.last]
-        ends = [at for at in inside if tags[at] in AT_THE_ENDS]
+        ends = [at for at in inside if tags[at] in BEGIN_COMMIT]
         wanted |= {*ends[:1], *ends[-1:]}
         if in_full:
-            control = [at for at in inside if tags[at] in EVERYWHERE + AT_THE_ENDS]
+            control = [at for at in inside if tags[at] in ALWAYS_NEEDED + BEGIN_COMMIT]
             wanted |= {control[place] for place in needed([payloads[at] for at in control])}
     if start == "anywhere" or in_full:
         # Transactional logical messages count as rows.

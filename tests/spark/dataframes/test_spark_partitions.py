@@ -13,7 +13,7 @@ import pytest
 import pgdecode
 from pgdecode.changes.checkpoint import state_to_json
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
-from pgdecode.protocol.boundaries import APART, AT_THE_ENDS, EVERYWHERE, needed
+from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT, STREAM_AND_TWO_PHASE, needed
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.dataframes import partition_worker as tasks
@@ -45,15 +45,15 @@ def whole(payloads: pa.Array, positions: pa.Array, options: ChangeOptions) -> Ro
 def indexed(payloads: pa.Array, positions: pa.Array, cuts: list[int]) -> tuple[PartitionIndex, tuple[int, ...]]:
     """The index of the runs between cuts, from only the required messages; and the sizes of the runs."""
     tags = [payload[:1] for payload in payloads.to_pylist()]
-    wanted = {at for at, tag in enumerate(tags) if tag in EVERYWHERE}
+    wanted = {at for at, tag in enumerate(tags) if tag in ALWAYS_NEEDED}
     runs = []
-    in_full = any(tag and tag in APART for tag in tags)
+    in_full = any(tag and tag in STREAM_AND_TWO_PHASE for tag in tags)
     bounds = [0, *cuts, len(payloads)]
     for start, end in pairwise(bounds):
-        ends = [at for at in range(start, end) if tags[at] in AT_THE_ENDS]
+        ends = [at for at in range(start, end) if tags[at] in BEGIN_COMMIT]
         wanted |= set(ends[:1] + ends[-1:])
         if in_full:
-            control = [at for at in range(start, end) if tags[at] and tags[at] in EVERYWHERE + AT_THE_ENDS]
+            control = [at for at in range(start, end) if tags[at] and tags[at] in ALWAYS_NEEDED + BEGIN_COMMIT]
             wanted |= {control[place] for place in needed([payloads[at].as_py() for at in control])}
         has_rows = any(tag in b"IUDT" for tag in tags[start:end])
         runs.append(Partition(positions[start].as_py(), positions[end - 1].as_py(), has_rows))
