@@ -262,7 +262,7 @@ class Recorder(threading.Thread):
             self._file_types = []
         self._file.add(messages.rows.slice(0, count))
         self._state.add(messages, 0, count)
-        new = self._state.described_types() - self._asked
+        new = self._state.described_types - self._asked
         if new:
             # A type may be altered or dropped before the file is complete.
             self._asked |= new

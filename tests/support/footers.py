@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.changes.checkpoint import state_to_json
 from pgdecode.files.file_metadata import index_of
 from pgdecode.files.payload_files import payload_files
-from pgdecode.partitions.partition_index import Partition, index_partitions
+from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import ROWS
 
 _ROWS = {bytes([tag]) for tag in ROWS}
@@ -41,5 +42,11 @@ def check_footers(folder: Path) -> bool:
             if session != before
         },
     )
-    assert json.loads(found.to_json()) == json.loads(expected.to_json())
+    assert _plain(found) == _plain(expected)
     return True
+
+
+def _plain(index: PartitionIndex) -> dict[str, Any]:
+    starts = [state_to_json(state, with_versions=False, with_payloads=False) for state in index.starts]
+    end = state_to_json(index.end, with_versions=False, with_payloads=False)
+    return {**vars(index), "catalog": index.catalog.to_json(), "starts": starts, "end": end}
