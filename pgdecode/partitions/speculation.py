@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
+from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions, start_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion
 
@@ -44,7 +44,7 @@ def speculate(
     catalog, state : optional
         As for `index_partitions`.
     """
-    first = ReplicationState() if state is None else state
+    first = start_of(ReplicationState() if state is None else state, None)
     # All partitions but the first are assumed to begin outside the transaction that may be open at the start.
     index = index_partitions(
         payloads,
