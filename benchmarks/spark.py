@@ -34,7 +34,6 @@ try:
     from spark_udfs.columns.udf_adapters import adapter_named, user_defined
     from spark_udfs.dataframes.changes import indexed_rows
     from spark_udfs.dataframes.partition_worker import PackedIndex
-    from spark_udfs.jobs.decode_files import Route
     from spark_udfs.jobs.file_route import cut
     from spark_udfs.jobs.file_tasks import Task
     from spark_udfs.jobs.output_committer import Part, attempted, attempts, commit, part_name
@@ -160,7 +159,7 @@ def of_small_files(spark: SparkSession, folder: Path) -> Cases:
     def decoded(source: str, what: str) -> Callable[[], None]:
         def run() -> None:
             rmtree(target, ignore_errors=True)
-            decode_files(spark, source, target, what=what, route="files")
+            decode_files(spark, source, target, what=what)
 
         return run
 
@@ -262,14 +261,10 @@ class Routes:
                 parts = [part for found in run_tasks(spark, work, tasks) for part in found]
                 commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks})
 
-        def decoded(route: Route) -> Callable[[], None]:
-            return self._written(lambda target: decode_files(spark, source, target, what=what, route=route))
-
         name = f"decode_files, {what}"
         return {
             f"{name}: no decoding": self._written(copy),
-            name: decoded("files"),
-            f"{name}, route dataframe": decoded("dataframe"),
+            name: self._written(lambda target: decode_files(spark, source, target, what=what)),
         }
 
     def _written(self, work: Callable[[Path], object]) -> Callable[[], None]:

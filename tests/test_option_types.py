@@ -53,7 +53,6 @@ NAMES = {
     "years": {"1-9999", "any"},
     "others": {"error", "null"},
     "adapter": {"auto", "arrow", "pandas"},
-    "route": {"auto", "files", "dataframe"},
 }
 
 

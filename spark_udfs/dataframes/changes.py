@@ -14,7 +14,7 @@ from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
-from pgdecode.protocol.options import ChangeOptions, Format, Unwrap
+from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.rows.options import Options, with_options
 from spark_udfs.dataframes.control_index import (
     IndexedRows,
@@ -25,11 +25,10 @@ from spark_udfs.dataframes.control_index import (
 )
 from spark_udfs.dataframes.frame_options import ChangesKeywords, FrameOptions, TableChangesKeywords
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
-from spark_udfs.dataframes.partition_worker import PackedIndex, PartitionDecodingFunction
+from spark_udfs.dataframes.partition_worker import ERROR, PackedIndex, PartitionDecodingFunction
 from spark_udfs.dataframes.state_before import state_before, with_types
 from spark_udfs.dataframes.stored_changes import StoredFunction, stored_rows
 from spark_udfs.runtime.session import for_workers
-from spark_udfs.runtime.worker import ERROR
 from spark_udfs.schema.spark_types import session_has_time, spark_schema
 from spark_udfs.schema.years import any_year
 
@@ -279,16 +278,12 @@ def decode_indexed(
     output: Output,
     options: ChangeOptions,
     fields: Iterable[str] | None,
-    format: Format = "parquet",
     observation: Observation | None = None,
 ) -> DataFrame:
-    """Decode indexed rows to columns ("parquet"), columns of text ("csv"), or lines ("jsonl")."""
+    """Decode indexed rows."""
     names = check_fields(fields, output.schema.names)
     schema = spark_schema(output.schema)
     columns = [schema[name] for name in names]
-    if format != "parquet":
-        texts = names if format == "csv" else ["value"]
-        columns = [StructField(name, StringType()) for name in texts]
     if found.source is not None:
         if found.source in names:
             raise ValueError(f"source: a decoded column has the name {found.source!r}; give it an alias")
@@ -300,7 +295,7 @@ def decode_indexed(
         # Bad rows must be counted before they are dropped.
         options = replace(options, mode="PERMISSIVE") if drops_bad else options
     indexes = tuple(PackedIndex.of(item.source, item.index, item.counts) for item in found.indexes)
-    function = PartitionDecodingFunction(indexes, output, options, names, found.source, format, observation is not None)
+    function = PartitionDecodingFunction(indexes, output, options, names, found.source, observation is not None)
     with for_workers():
         made = found.rows.mapInArrow(function, StructType(columns))
     if found.stored:

@@ -24,12 +24,14 @@ from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.partitions.partition_index import PartitionIndex, slices
-from pgdecode.protocol.options import ChangeOptions, Format
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
 from spark_udfs.dataframes.kept_changes import KeptChanges
 from spark_udfs.dataframes.outputs import Output
-from spark_udfs.runtime.worker import ERROR, WorkerFunction, enter_task
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
+# An error column in addition to the columns of the output.
+ERROR = "_pgdecode_error"
 # Rows to decode at once, because Spark's own batches are short; and the greatest number of changes in a batch, because
 # a decoded change may be some times as large as its payload.
 DECODE_ROWS = 65_536
@@ -96,8 +98,6 @@ class PartitionDecodingFunction(WorkerFunction):
         Columns of the output to return.
     source : str or None
         Name of the source column, which comes first.
-    format : str
-        "parquet" returns columns, "csv" columns of text, "jsonl" one column of lines.
     with_errors : bool
         Whether to add a last column, `ERROR`, with the error of each row.
     """
@@ -107,7 +107,6 @@ class PartitionDecodingFunction(WorkerFunction):
     options: ChangeOptions
     fields: tuple[str, ...]
     source: str | None
-    format: Format = "parquet"
     with_errors: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -140,24 +139,14 @@ class PartitionDecodingFunction(WorkerFunction):
     ) -> Iterator[pa.RecordBatch]:
         """Convert batches to the columns for Spark."""
         for _, batch in batches:
-            if self.format != "parquet":
-                given = self._as_text(batch)
-            else:
-                columns = [batch.column(name) for name in self.fields]
-                if source is not None:
-                    columns.insert(0, pa.repeat(source, len(batch)))
-                names = [*([self.source] if self.source else ()), *self.fields]
-                given = pa.RecordBatch.from_arrays(columns, names=names)
+            columns = [batch.column(name) for name in self.fields]
+            if source is not None:
+                columns.insert(0, pa.repeat(source, len(batch)))
+            names = [*([self.source] if self.source else ()), *self.fields]
+            given = pa.RecordBatch.from_arrays(columns, names=names)
             if self.with_errors:
                 given = given.append_column(ERROR, batch.column(self.output.error))
             yield given
-
-    def _as_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self.format == "jsonl":
-            lines = self.output.layout.lines(batch.select(list(self.fields)))
-            return pa.RecordBatch.from_arrays([lines], names=["value"])
-        columns = [column.cast(pa.string()) for column in self.output.layout.flat(batch.select(list(self.fields)))]
-        return pa.RecordBatch.from_arrays(columns, names=list(self.fields))
 
 
 def pieces_by_source(

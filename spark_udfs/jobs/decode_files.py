@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from pgdecode import DecodeError, RelationCatalog
+from pgdecode import RelationCatalog
 from pgdecode.changes.run_start import renames_since
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.files.change_export import table_file_name
@@ -38,7 +37,6 @@ from pgdecode.protocol.options import (
     Start,
     UnrepresentableValues,
     Unwrap,
-    check_option,
     limits_with,
     options_of,
     stream_option,
@@ -46,42 +44,24 @@ from pgdecode.protocol.options import (
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.options import Options
-from pgdecode.runs.atomic_output import check_target
-from pgdecode.runs.errors import RunFault
+from pgdecode.runs.atomic_output import check_target, staged
 from pgdecode.runs.manifest import Input, Manifest
-from pgdecode.runs.object_run import OpenRun, check_apart, check_object_target, object_run
+from pgdecode.runs.object_run import check_apart, check_object_target, object_run
 from pgdecode.runs.state_files import SourceState
-from pgdecode.storage.errors import CLASSES, PathError, StorageError
+from pgdecode.storage.errors import PathError, StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath, is_object, local_path, object_path
-from spark_udfs.jobs import file_route, frame_route
+from spark_udfs.jobs import file_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
-from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
-from spark_udfs.jobs.output_committer import Folder
+from spark_udfs.jobs.job_run import JobOutput, JobRun
+from spark_udfs.jobs.output_committer import OUTPUT, Folder
 from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts
 from spark_udfs.runtime.session import local_session
-from spark_udfs.runtime.storage import Location, as_path, as_uri, is_path, staged
-from spark_udfs.runtime.tasks import changed_settings
+from spark_udfs.runtime.storage import Location, is_path
 from spark_udfs.schema.spark_types import session_has_time
 
-Route = Literal["auto", "files", "dataframe"]
-_SETTINGS = {
-    # Names in a file may differ only by case.
-    "spark.sql.caseSensitive": "true",
-    # Spark's default is INT96, which other readers read as nanoseconds. Their range is too small for PostgreSQL.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-}
 # The last line of a traceback.
 _RAISED = re.compile(r"^[\w.]+: .+", re.MULTILINE)
-# An error condition of Spark.
-_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
-# How the last line of a traceback begins: for a bad payload, for a FileFault, and for all errors of these packages.
-_FAULT = f"{DecodeError.__module__}."
-_FILE_FAULTS = tuple(f"{cls.__module__}.{cls.__name__}: " for cls in (FileFault, RunFault))
-# An error of storage that a task has raised for the target.
-_STORAGE_ERROR = re.compile(rf"{re.escape(StorageError.__module__)}\.(\w+): .+?: (.+)")
-_OURS = re.compile(r"(?:pgdecode|spark_udfs)\.[\w.]+: ")
 
 
 class JobFailed(FileFault):
@@ -117,7 +97,6 @@ def decode_files(
     encoding: str = "UTF8",
     datestyle: str = "ISO, MDY",
     format: Format = "parquet",
-    route: Route = "auto",
     overwrite: bool = False,
     storage_options: Mapping[str, str] | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -132,8 +111,8 @@ def decode_files(
         session of Spark Connect is possible too.
     source : path or URI
         A Parquet file, or a folder with `*.parquet` files at any depth. A path is on this machine; on a cluster, all
-        machines must share it. Tasks read s3://, gs://, az:// and abfss:// themselves. Another URI (`hdfs://...`,
-        `s3a://...`) is passed to `spark.read.parquet`.
+        machines must share it. Tasks read s3://, gs://, az:// and abfss:// themselves. For other URIs (`hdfs://...`,
+        `s3a://...`), use `spark.read.parquet` and `spark_udfs.changes` or `table_changes`.
     target : path or URI
         The folder to write. It appears when it is complete. Without `overwrite`, it must not exist. In an object store
         (s3://, gs://, az://, abfss://), files are written under unique names, and the manifest, which is written last,
@@ -148,7 +127,7 @@ def decode_files(
         The form of the payloads, as in `pgdecode.unwrap`. Text files, such as CSV, must be converted to Parquet first.
     position : str
         For changes and tables: the column with positions, which are integers in slot order. All files together are one
-        sequence.
+        sequence, and the rows of each file are in this order.
     keep : sequence of str
         For messages: other columns of the input. They come first in the output.
     fields : sequence of str, optional
@@ -172,7 +151,7 @@ def decode_files(
         `spark_udfs.changes`. By default, the footers of files from `pgdecode capture` say it.
     accept_gap : bool
         Decode over gaps between captured files, where changes are missing. Otherwise they are an error, and nothing is
-        written. The manifest lists them. They are not known if Spark reads the source (route "dataframe" with a URI).
+        written. The manifest lists them.
     include_uncommitted, drop_duplicates, catalog, types, unrepresentable, name_clash, encoding, datestyle
         For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
     columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
@@ -181,9 +160,6 @@ def decode_files(
         For tables, as in `pgdecode.ChangeDecoder`: {"public.orders": [("price", "total", 4711)]}.
     format : {"parquet", "jsonl", "csv"}
         JSON lines and CSV have the same form as those of `pgdecode decode`.
-    route : {"auto", "files", "dataframe"}
-        What reads and writes the files, see Notes: the tasks, with pyarrow ("files"), or Spark ("dataframe"). "auto"
-        uses "files" if possible.
     overwrite : bool
         Replace a target that pgdecode or Spark has written, when the new one is complete.
     storage_options : mapping, optional
@@ -216,38 +192,33 @@ def decode_files(
         If the target cannot be written. They are OSErrors that name the target and the cause.
     PathError
         If there is no input, if a column is missing or has a wrong type, if no payload describes a table, if the target
-        is inside the source, or if the route is not possible.
+        is inside the source, or if only Spark can read or write one of them.
     TypeError, ValueError
         For options that do not exist or do not apply, and if a `keep` column has the name of an envelope column.
     JobFailed
-        If a payload is bad in FAILFAST mode (the text has its file, row and offset); if a position is null or occurs
-        twice; or if Spark fails. There is no output then.
+        If a payload is bad in FAILFAST mode (the text has its file, row and offset); if a position is null, or rows are
+        not in the order of their positions; or if Spark fails. There is no output then.
     JavaNotFound
         If a local Spark is needed and there is no Java.
 
     Notes
     -----
-    On the route "files", the tasks read row groups, decode them, and write files with pyarrow. Rows do not pass through
-    the JVM, which saves most of the time. Each task needs memory for a batch of payloads and a row group of the output;
-    for changes also for the open transaction. Each attempt of a task writes a file with a unique name. The driver
-    commits one attempt of each task. It also writes `_SUCCESS` and `_manifest.json`, which has the rows, bytes, SHA-256
-    and input rows of each file, and `bad_rows`, `skipped` and `undecided`. Then the folder gets its name. Failures,
-    retries and Spark's speculative execution do not change the output. The same input with the same splits gives the
-    same bytes. If an input file is replaced during the job, the job fails.
+    The tasks read row groups, decode them, and write files with pyarrow. Rows do not pass through the JVM, which saves
+    most of the time. Each task needs memory for a batch of payloads and a row group of the output; for changes also for
+    the open transaction. Each attempt of a task writes a file with a unique name. The driver commits one attempt of
+    each task. It also writes `_SUCCESS` and `_manifest.json`, which has the rows, bytes, SHA-256 and input rows of each
+    file, and `bad_rows`, `skipped` and `undecided`. Then the folder gets its name. Failures, retries and Spark's
+    speculative execution do not change the output. The same input with the same splits gives the same bytes. If an
+    input file is replaced during the job, the job fails.
 
     Changes and tables are decoded speculatively while the files are read for the first time. For this, the relations at
     the beginnings of the files are enough, if there are no streamed or prepared transactions and no table changes. If
     that was wrong for a task, it decodes its files again, with the complete index.
 
-    The route "dataframe" is used if the source or the target is a URI; also for changes and tables, if the rows of a
-    file are not in the order of their positions, or if the files' ranges of positions overlap. Both routes give the
-    same rows, and columns with the same names and, when Spark reads them, the same types. Bytes and sizes of files
-    differ. For messages with `in_stream="auto"`, guesses (`xid_basis`) depend on the other rows of a batch. Columns of
-    `keep` have Spark's types on the route "dataframe". Spark does not read files whose names have a colon or begin with
-    `_` or `.`.
+    For messages with `in_stream="auto"`, guesses (`xid_basis`) depend on the other rows of a batch.
 
-    The rows of a file keep their order, also if it was split. Several files are in the order of their tasks. On the
-    route "dataframe", changes and tables have no order. Apply changes in the order of (commit_position, position).
+    The rows of a file keep their order, also if it was split. Several files are in the order of their tasks. Apply
+    changes in the order of (commit_position, position).
 
     On a cluster, the Python of the executors needs pgdecode in the same version as the driver. `--py-files` cannot
     distribute it, because it is compiled. Install the wheel in the executors' image, or send an environment that
@@ -304,66 +275,62 @@ def decode_files(
         config = ChangeJob(_outputs(names), chosen, options, catalog, format, in_folders=not isinstance(what, str))
 
         needed = (position,) if session is None else (position, session)
-    # Absolute, because tasks may have another working directory.
-    files = None
-    place = _files_at(source, storage_options, route)
-    if place is not None:
-        files = payload_files(place, payload, needed, unwrap)
-    if any(file.converted for file in files or ()):
+    place, out = _file_path(source, storage_options), _file_path(target, storage_options)
+    files = payload_files(place, payload, needed, unwrap)
+    if any(file.converted for file in files):
         raise PathError(f"{source}: not a Parquet file; on Spark, payloads are in Parquet")
-    accepted_gaps(files or (), accept_gap=accept_gap)
-    if place is not None and files is not None and isinstance(config, ChangeJob):
-        if session is None and position == "seq" and has_interrupted_streams(files):
-            session = CAPTURE_SESSION
-            files = [file.with_session() for file in files]
-        check_positions(files, position)
-        try:
-            files = in_slot_order(files, position)
-        except FileFault as error:
-            raise JobFailed(str(error)) from error
-    out = _files_at(target, storage_options, route)
-    direct = _is_direct(route, source if place is None else target if out is None else None)
-    if (isinstance(place, ObjectPath) or isinstance(out, ObjectPath)) and not direct:
-        uri = source if place is None else target
-        raise PathError(f"{uri}: a job with an object store has a path or an object store at its other end")
-    wrapped, order = (payload, unwrap), (position, session)
-    if isinstance(out, ObjectPath):
-        if isinstance(place, ObjectPath):
-            check_apart(place, out)
-        check_object_target(out, overwrite=overwrite)
-    elif isinstance(config, MessageJob) and is_path(target):
-        check_target(Path(target), place if isinstance(place, Path) else None, overwrite=overwrite)
+    accepted_gaps(files, accept_gap=accept_gap)
     try:
-        if isinstance(config, ChangeJob) and is_path(target):
-            # Absolute, because tasks may have another working directory.
-            before, kept = (None if at is None else Path(os.path.abspath(at)) for at in (resume, state))
-            folders = RunFolders(place, Path(os.path.abspath(target)), False, overwrite, before, kept)
-            return _run(spark, source, files, wrapped, order, folders, config, direct, route)
+        if isinstance(config, ChangeJob):
+            if session is None and position == "seq" and has_interrupted_streams(files):
+                session = CAPTURE_SESSION
+                files = [file.with_session() for file in files]
+            check_positions(files, position)
+            files = in_slot_order(files, position)
+            if isinstance(out, Path):
+                before, kept = (None if at is None else Path(os.path.abspath(at)) for at in (resume, state))
+                folders = RunFolders(place, out, False, overwrite, before, kept)
+                return _run(spark, source, files, position, session, folders, config)
         if isinstance(out, ObjectPath):
-            with nullcontext(spark) if spark is not None else local_session() as running:
-                return _to_objects(running, source, place, files, wrapped, order, out, overwrite, config)
-        with (
-            nullcontext(spark) if spark is not None else local_session() as running,
-            staged(running, target, overwrite=overwrite) as hidden,
-        ):
-            if isinstance(config, MessageJob):
-                return _messages(running, source, files, wrapped, hidden, config, direct)
-            config, _ = _with_types(config, files, None)
-            output = _changes(running, source, files, wrapped, order, hidden, config, direct, route, NEW_RUN)
-            return RunResult(
-                output.rows,
-                output.bad_rows,
-                output.index.n_skipped,
-                output.index.n_undecided,
-                output.input.first_position,
-                output.input.last_position,
-            )
+            return _to_objects(spark, source, place, files, position, session, out, overwrite, config)
+        assert isinstance(config, MessageJob)
+        check_target(out, place if isinstance(place, Path) else None, overwrite=overwrite)
+        with _session(spark) as running, staged(out, overwrite=overwrite) as hidden:
+            return file_route.write_messages(running, files, hidden, config)
+    except OrderFault as error:
+        raise JobFailed(f"{error}; spark_udfs.changes decodes rows in any order") from error
+    except FileFault as error:
+        raise JobFailed(str(error)) from error
+    except StorageError as error:
+        # Tasks do not know the target.
+        raise type(error)(target, error.cause) if error.target == OUTPUT else error from error
     except SPARK_ERRORS as error:
-        line = _one_line(error)
-        of_storage = _STORAGE_ERROR.fullmatch(line)
-        if of_storage:
-            raise CLASSES[of_storage[1]](target, of_storage[2]) from error
-        raise JobFailed(_described(line, source)) from error
+        raise JobFailed(_one_line(error)) from error
+
+
+def _file_path(location: Location, options: Mapping[str, str] | None) -> FilePath:
+    """Return where tasks read or write files.
+
+    Raises
+    ------
+    PathError
+        If only Spark can read and write there.
+    """
+    if is_path(location):
+        # Absolute, because tasks may have another working directory.
+        return Path(location).absolute()
+    if not is_object(location):
+        raise PathError(
+            f"{location}: only Spark reads and writes this, not the tasks of decode_files: use a path, s3://, gs://, "
+            "az:// or abfss://; or spark_udfs.changes(spark.read.parquet(...)).write, parse_pgoutput for messages"
+        )
+    found = object_path(str(location), options)
+    found.check_public()
+    return found
+
+
+def _session(spark: SparkSession | None) -> AbstractContextManager[SparkSession]:
+    return nullcontext(spark) if spark is not None else local_session()
 
 
 def _outputs(names: Sequence[str]) -> tuple[str | None, ...]:
@@ -401,26 +368,20 @@ def _check_run(
 def _run(
     spark: SparkSession | None,
     source: Location,
-    files: Sequence[PayloadFile] | None,
-    wrapped: tuple[str, Unwrap],
-    order: tuple[str, str | None],
+    files: Sequence[PayloadFile],
+    position: str,
+    session: str | None,
     folders: RunFolders,
     config: ChangeJob,
-    direct: bool,
-    route: Route,
 ) -> RunResult:
     """Decode changes and tables to a path, and leave a manifest and a state."""
-    try:
-        known = _known_manifest(config, files or (), order[0], folders.source)
-    except FileFault as error:
-        raise JobFailed(str(error)) from error
+    known = _known_manifest(config, files, position, folders.source)
 
     def write(begun: StagedRun) -> WrittenRun[JobOutput | None]:
-        job = JobRun(known.input, begun)
         chosen, after = _with_types(config, files, begun.stored)
-        with nullcontext(spark) if spark is not None else local_session() as running:
-            hidden = as_uri(begun.hidden)
-            output = _changes(running, source, files, wrapped, order, hidden, chosen, direct, route, job)
+        outputs = {name: begun.hidden / folder for name, folder in _folders_below(config).items()}
+        with _session(spark) as running:
+            output = _changes(running, source, files, position, session, chosen, outputs, JobRun(known.input, begun))
         return output.written(begun, known, after)
 
     output, manifest = run(folders, known, write, with_spill=False)
@@ -429,40 +390,44 @@ def _run(
 
 
 def _with_types(
-    config: ChangeJob, files: Sequence[PayloadFile] | None, stored: StoredState | None
+    config: ChangeJob, files: Sequence[PayloadFile], stored: StoredState | None
 ) -> tuple[ChangeJob, SourceState]:
     """Add the types and relations from the footers of files, and what the run before knows."""
     before = SourceState() if stored is None else stored.source
-    types = user_types_of(files or (), [UserType(*item) for item in before.user_types])
+    types = user_types_of(files, [UserType(*item) for item in before.user_types])
     given = config.options
-    encoding = encoding_of(files or (), given.encoding)
+    encoding = encoding_of(files, given.encoding)
     with_types = replace(given, types=overridden(types, given.types) or None, encoding=encoding)
-    catalog = config.catalog or catalog_of(files or ())
+    catalog = config.catalog or catalog_of(files)
     after = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
     return replace(config, options=with_types, catalog=catalog), after
 
 
 def _to_objects(
-    spark: SparkSession,
+    spark: SparkSession | None,
     source: Location,
-    place: FilePath | None,
-    files: Sequence[PayloadFile] | None,
-    wrapped: tuple[str, Unwrap],
-    order: tuple[str, str | None],
+    place: FilePath,
+    files: Sequence[PayloadFile],
+    position: str,
+    session: str | None,
     target: ObjectPath,
     overwrite: bool,
     config: MessageJob | ChangeJob,
 ) -> RunResult:
     """Decode to an object store, and leave a manifest without a state."""
-    with object_run(target, overwrite=overwrite) as run:
+    if isinstance(place, ObjectPath):
+        check_apart(place, target)
+    check_object_target(target, overwrite=overwrite)
+    with _session(spark) as running, object_run(target, overwrite=overwrite) as run:
         if isinstance(config, MessageJob):
-            done = _messages(spark, source, files, wrapped, run, config, True)
+            done = file_route.write_messages(running, files, run.output(""), config)
             assert done.manifest is not None
             manifest = done.manifest
         else:
             chosen, _ = _with_types(config, files, None)
-            known = _known_manifest(config, files or (), order[0], place)
-            output = _changes(spark, source, files, wrapped, order, run, chosen, True, "files", JobRun(known.input))
+            known = _known_manifest(config, files, position, place)
+            outputs = {name: run.output(folder) for name, folder in _folders_below(config).items()}
+            output = _changes(running, source, files, position, session, chosen, outputs, JobRun(known.input))
             manifest = replace(
                 known,
                 input=output.input,
@@ -490,119 +455,34 @@ def _known_manifest(
     return Manifest("spark", what, options, input)
 
 
-def _files_at(location: Location, options: Mapping[str, str] | None, route: Route) -> FilePath | None:
-    """Return where tasks read or write files; None if only Spark can."""
-    if is_path(location):
-        # Absolute, because tasks may have another working directory.
-        return Path(location).absolute()
-    if not is_object(location) or route == "dataframe":
-        return None
-    found = object_path(str(location), options)
-    found.check_public()
-    return found
-
-
-def _folder(hidden: str | OpenRun, name: str) -> Folder:
-    """Return the folder of an output for the tasks."""
-    if isinstance(hidden, OpenRun):
-        return hidden.output(name)
-    return as_path(f"{hidden}/{name}" if name else hidden)
-
-
-def _is_direct(route: Route, uri: Location | None) -> bool:
-    check_option("route", route, Route)
-    if route == "files" and uri is not None:
-        raise PathError(f'{uri}: is a URI, and the route "files" needs paths')
-    return route != "dataframe" and uri is None
-
-
-def _messages(
-    spark: SparkSession,
-    source: Location,
-    files: Sequence[PayloadFile] | None,
-    wrapped: tuple[str, Unwrap],
-    hidden: str | OpenRun,
-    config: MessageJob,
-    direct: bool,
-) -> RunResult:
-    if direct and files:
-        return file_route.write_messages(spark, files, _folder(hidden, ""), config)
-    settings = {**_SETTINGS, **(frame_route.FILE_BY_FILE if config.in_stream == "ordered" else {})}
-    with changed_settings(spark, settings):
-        payload, unwrap = wrapped
-        found = frame_route.read(spark, source, files, payload, config.keep, unwrap)
-        try:
-            return frame_route.write_messages(found, payload, str(hidden), config)
-        except SPARK_ERRORS as error:
-            if not _one_line(error).startswith(_FAULT):
-                raise
-            fault = _first_fault(found, payload, config)
-            if fault is None:
-                raise
-            raise JobFailed(fault) from error
-
-
-def _first_fault(found: DataFrame, payload: str, config: MessageJob) -> str | None:
-    try:
-        return frame_route.first_fault(found, payload, config)
-    except SPARK_ERRORS:
-        # The original error is raised. It has the row in the batch.
-        return None
+def _folders_below(config: ChangeJob) -> dict[str | None, str]:
+    """Return the folder of each output, below the target."""
+    return {name: table_file_name(name) if config.in_folders else "" for name in config.names}
 
 
 def _changes(
     spark: SparkSession,
     source: Location,
-    files: Sequence[PayloadFile] | None,
-    wrapped: tuple[str, Unwrap],
-    order: tuple[str, str | None],
-    hidden: str | OpenRun,
+    files: Sequence[PayloadFile],
+    position: str,
+    session: str | None,
     config: ChangeJob,
-    direct: bool,
-    route: Route,
+    folders: Mapping[str | None, Folder],
     job: JobRun,
 ) -> JobOutput:
-    position, session = order
-    below = {name: table_file_name(name) if config.in_folders else "" for name in config.names}
     try:
-        if direct and files:
-            places = {name: _folder(hidden, folder) for name, folder in below.items()}
-            has_time = session_has_time(spark)
-            done = file_route.write_changes(spark, files, position, config, has_time, places, session, job)
-            if done is not None:
-                return done
-            if route == "files" or is_object(source):
-                raise PathError(f'{source}: not in the order of {position}, which the route "files" needs')
-        with changed_settings(spark, _SETTINGS):
-            columns = (position,) if session is None else (position, session)
-            payload, unwrap = wrapped
-            found = frame_route.read(spark, source, files, payload, columns, unwrap)
-            folders = {name: f"{hidden}/{folder}" if folder else str(hidden) for name, folder in below.items()}
-            return frame_route.write_changes(found, payload, position, folders, config, session, job)
+        has_time = session_has_time(spark)
+        return file_route.write_changes(spark, files, position, config, has_time, folders, session, job)
     except KeyError as error:
         raise PathError(f"{source}: {error.args[0]}") from error
-    except OrderFault as error:
-        raise JobFailed(f"{source}: {error}") from error
-    except FileFault as error:
-        raise JobFailed(str(error)) from error
-
-
-def _described(line: str, source: Location) -> str:
-    """Describe in one line why a job failed, with the file if it is known."""
-    for name in _FILE_FAULTS:
-        if line.startswith(name):
-            return line.removeprefix(name)
-    return _OURS.sub(lambda _: f"{source}: ", line, count=1) if _OURS.match(line) else line
 
 
 def _one_line(error: Exception) -> str:
-    """Find the essential line of an error from a Python worker or from Spark."""
+    """Find the essential line of an error of Spark."""
     texts = error_texts(error)
     for text in texts:
         raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
         if raised:
             return str(raised[-1]).strip()
-    # Spark's error conditions name the file or the table. Their causes usually do not.
-    named = next((found for text in texts if (found := _CONDITION.search(text))), None)
     lines = [line for line in texts[-1].splitlines() if line.strip()]
-    return (named[0] if named else lines[0] if lines else type(error).__name__).strip()
+    return (lines[0] if lines else type(error).__name__).strip()

@@ -1,8 +1,7 @@
-"""The route "files": tasks read and write files with pyarrow. Spark only distributes and retries the tasks."""
+"""Decodes files by tasks, which read and write files with pyarrow. Spark only distributes and retries the tasks."""
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,11 @@ from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.file_metadata import gaps_of
-from pgdecode.files.ordered_files import in_slot_order, session_text
+from pgdecode.files.ordered_files import OrderFault, in_slot_order, session_text
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.source_index import SourceIndex, index_of_statistics, is_enough, unused_versions, with_used
 from pgdecode.partitions.speculation import holds
-from pgdecode.partitions.split_statistics import SplitStatistics
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.runs.manifest import Input, Manifest, OutputFile, TaskSummary, write_manifest
 from spark_udfs.dataframes.control_index import in_session
@@ -95,7 +93,7 @@ def write_changes(
     folders: Mapping[str | None, Folder],
     session: str | None = None,
     run: JobRun = NEW_RUN,
-) -> JobOutput | None:
+) -> JobOutput:
     """Decode files to changes and tables.
 
     Tasks decode their splits speculatively with a preliminary index, and collect split statistics at the same time.
@@ -119,12 +117,12 @@ def write_changes(
 
     Returns
     -------
-    JobOutput or None
-        None if rows are not in the order of their positions, or if the files' ranges of positions overlap. There is no
-        output then.
+    JobOutput
 
     Raises
     ------
+    OrderFault
+        If rows are not in the order of their positions, or if the files' ranges of positions overlap.
     KeyError
         If no message describes a table of the job.
     RunError
@@ -133,8 +131,6 @@ def write_changes(
     pieces = in_slot_order([piece for piece in _pieces(spark, files) if piece.n_rows], position)
     groups = [group for group in _grouped(spark, pieces) if group]
     previews = split_previews(groups, position)
-    if previews is None:
-        return None
     run.check(previews[0].first if previews else None, None, sum(piece.n_rows for piece in pieces))
     splits = make_splits(groups, previews) if session is None else [Split(tuple(group)) for group in groups]
     splits = splits or [Split(())]
@@ -164,53 +160,43 @@ def write_changes(
         found = run_tasks(
             spark, SplitStatisticsTask(position, session, speculative is None, with_head, speculative), tasks
         )
-        statistics = _in_order(found)
-        if statistics is None:
-            decoded = None
-        else:
-            in_full = SplitStatisticsTask(position, session, True, with_head)
-            indexed, state, last_session = _indexed(spark, tasks, found, in_full, config, run)
-            index = indexed.index
-            work = work_by(index, indexed.counts)
-            done = [result.output for result in found]
-            if speculated is not None and speculative is not None:
-                done = _confirmed(done, speculated, speculative, index, work)
-            rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
-            stored = _stored_tasks(state, index, options, len(tasks))
-            last: list[SplitTask | StoredTask] = [*rejected, *stored]
-            rest = iter(run_tasks(spark, work, last) if last else [])
-            complete = [next(rest) if output is None else output for output in done]
-            complete += rest
-            inputs = _inputs(tasks, config.format)
-            inputs |= {part_name(task.number, config.format): task.places for task in stored}
-            bad_rows: Counter[str] = Counter()
-            written: list[OutputFile] = []
-            summaries: list[TaskSummary] = []
-            for number, place in enumerate(places):
-                committed = commit(place, [output.parts[number] for output in complete], inputs)
-                bad_rows.update(committed.bad_rows)
-                summaries += committed.tasks
-                below = f"{place.name}/" if config.in_folders and isinstance(place, Path) else ""
-                written += (replace(file, name=f"{below}{file.name}") for file in committed.files)
-            ends = [partition.first for partition in index.partitions[:1]]
-            ends += [partition.last for partition in index.partitions[-1:]]
-            decoded = JobOutput(
-                run.check(min(ends, default=None), max(ends, default=None), sum(indexed.counts)),
-                index,
-                dict(sorted(bad_rows.items())),
-                sum(file.rows for file in written),
-                written,
-                [output.kept for output in complete if output.kept is not None],
-                last_session,
-                merged(summaries),
-            )
-    if decoded is None:
-        for place in places:
-            if isinstance(place, Path):
-                place.rmdir()
-        if run.kept is not None:
-            shutil.rmtree(run.kept, ignore_errors=True)
-    return decoded
+        _check_order(tasks, found, position)
+        in_full = SplitStatisticsTask(position, session, True, with_head)
+        indexed, state, last_session = _indexed(spark, tasks, found, in_full, config, run)
+        index = indexed.index
+        work = work_by(index, indexed.counts)
+        done = [result.output for result in found]
+        if speculated is not None and speculative is not None:
+            done = _confirmed(done, speculated, speculative, index, work)
+        rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
+        stored = _stored_tasks(state, index, options, len(tasks))
+        last: list[SplitTask | StoredTask] = [*rejected, *stored]
+        rest = iter(run_tasks(spark, work, last) if last else [])
+        complete = [next(rest) if output is None else output for output in done]
+        complete += rest
+        inputs = _inputs(tasks, config.format)
+        inputs |= {part_name(task.number, config.format): task.places for task in stored}
+        bad_rows: Counter[str] = Counter()
+        written: list[OutputFile] = []
+        summaries: list[TaskSummary] = []
+        for number, place in enumerate(places):
+            committed = commit(place, [output.parts[number] for output in complete], inputs)
+            bad_rows.update(committed.bad_rows)
+            summaries += committed.tasks
+            below = f"{place.name}/" if config.in_folders and isinstance(place, Path) else ""
+            written += (replace(file, name=f"{below}{file.name}") for file in committed.files)
+        ends = [partition.first for partition in index.partitions[:1]]
+        ends += [partition.last for partition in index.partitions[-1:]]
+        return JobOutput(
+            run.check(min(ends, default=None), max(ends, default=None), sum(indexed.counts)),
+            index,
+            dict(sorted(bad_rows.items())),
+            sum(file.rows for file in written),
+            written,
+            [output.kept for output in complete if output.kept is not None],
+            last_session,
+            merged(summaries),
+        )
 
 
 def _stored_tasks(
@@ -232,7 +218,7 @@ def _indexed(
 
     Return also the state before the run, and the last session.
     """
-    statistics = [item.statistics for item in found if item.statistics is not None]
+    statistics = [item.statistics for item in found]
     sessions = [partition.session for item in statistics for partition in item.partitions]
     state = run.state
     if in_full.session is not None and sessions:
@@ -246,8 +232,7 @@ def _indexed(
     if not is_full and not (is_simple and is_enough(indexed, None, known)):
         short = [task for task, item in zip(tasks, statistics, strict=True) if not item.in_full]
         rest = iter(run_tasks(spark, in_full, short))
-        full = [item if item.in_full else next(rest).statistics for item in statistics]
-        statistics = [item for item in full if item is not None]
+        statistics = [item if item.in_full else next(rest).statistics for item in statistics]
         indexed = index_of_statistics(statistics, config.catalog, config.options, state)
     uncertain = unused_versions(indexed.index, None)
     if uncertain:
@@ -260,13 +245,18 @@ def _indexed(
     return indexed, state, session_text(sessions[-1]) if in_full.session is not None and sessions else None
 
 
-def _in_order(found: Sequence[SplitStatisticsResult]) -> list[SplitStatistics] | None:
-    """List the statistics of all splits; None if positions do not ascend."""
-    statistics = [item.statistics for item in found if item.statistics is not None]
-    if len(statistics) < len(found):
-        return None
-    partitions = [partition for split_statistics in statistics for partition in split_statistics.partitions]
-    return statistics if all(before.last < after.first for before, after in pairwise(partitions)) else None
+def _check_order(tasks: Sequence[SplitTask], found: Sequence[SplitStatisticsResult], position: str) -> None:
+    """Check that the positions of each split come after those of the splits before."""
+    ends = [
+        (task.split, item.statistics.partitions[0].first, item.statistics.partitions[-1].last)
+        for task, item in zip(tasks, found, strict=True)
+        if item.statistics.partitions
+    ]
+    for (before, _, last), (split, first, _) in pairwise(ends):
+        if last >= first:
+            raise OrderFault(
+                f"{split.pieces[0].path}: begins at {position} {first}, but {before.pieces[-1].path} ends at {last}"
+            )
 
 
 def _confirmed(

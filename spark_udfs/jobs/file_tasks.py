@@ -1,4 +1,4 @@
-"""The tasks of the route "files": they read row groups, decode them, and write parts of the output.
+"""The tasks of `decode_files`: they read row groups, decode them, and write parts of the output.
 
 Only results pass through Spark. A task needs memory for a batch of payloads and a row group of the output.
 """
@@ -309,13 +309,12 @@ class SplitStatisticsResult(NamedTuple):
 
     Attributes
     ----------
-    statistics : SplitStatistics or None
-        None if rows are not in the order of their positions.
+    statistics : SplitStatistics
     output : TaskOutput or None
         The output of speculative decoding, if that was requested and succeeded.
     """
 
-    statistics: SplitStatistics | None
+    statistics: SplitStatistics
     output: TaskOutput | None = None
 
 
@@ -341,27 +340,30 @@ class SplitStatisticsTask(WorkerFunction):
     work: ChangeTask | None = None
 
     def __call__(self, task: SplitTask) -> SplitStatisticsResult:
-        """Collect the statistics of a task's split."""
+        """Collect the statistics of a task's split.
+
+        Raises
+        ------
+        OrderFault
+            If rows are not in the order of their positions.
+        """
         enter_task()
         in_full = self.in_full
-        try:
-            if self.work is not None:
-                reader = SplitStatisticsReader(with_head=self.with_head)
-                # Errors of payloads are reported when the split is decoded again with the final index.
-                with suppress(DecodeError, RowsMoved, SchemaChanged):
-                    output = self.work.write(task, reader)
-                    return SplitStatisticsResult(reader.split_statistics(), output)
-                in_full = True
-            reader = SplitStatisticsReader(in_full=in_full, with_head=self.with_head)
-            if self.session is None:
-                for positions, payloads in task.split.batches(self.position):
-                    reader.add(positions, payloads)
-            else:
-                for positions, payloads, sessions in task.split.batches_with(self.position, self.session):
-                    reader.add(positions, payloads, sessions)
-            return SplitStatisticsResult(reader.split_statistics())
-        except OrderFault:
-            return SplitStatisticsResult(None)
+        if self.work is not None:
+            reader = SplitStatisticsReader(with_head=self.with_head)
+            # Errors of payloads are reported when the split is decoded again with the final index.
+            with suppress(DecodeError, RowsMoved, SchemaChanged):
+                output = self.work.write(task, reader)
+                return SplitStatisticsResult(reader.split_statistics(), output)
+            in_full = True
+        reader = SplitStatisticsReader(in_full=in_full, with_head=self.with_head)
+        if self.session is None:
+            for positions, payloads in task.split.batches(self.position):
+                reader.add(positions, payloads)
+        else:
+            for positions, payloads, sessions in task.split.batches_with(self.position, self.session):
+                reader.add(positions, payloads, sessions)
+        return SplitStatisticsResult(reader.split_statistics())
 
 
 class SpeculativeDecoding:

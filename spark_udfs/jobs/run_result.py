@@ -25,8 +25,7 @@ class RunResult:
     first_position, last_position : int or None
         Of the payloads, for changes and tables; None without payloads.
     manifest : pgdecode.runs.manifest.Manifest or None
-        The content of `_manifest.json`; None if the output has none, because the target is a URI, or Spark has written
-        messages.
+        The content of `_manifest.json`.
     was_complete : bool
         Whether an earlier call had completed the same run, so that this one had nothing to do.
     """

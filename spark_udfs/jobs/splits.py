@@ -161,7 +161,7 @@ class Split:
         # Positions ascend. If the first and the last are as far apart as their rows, all increase by one.
         first = self.counted_from + row
         if (positions[0].as_py(), positions[-1].as_py()) != (first, first + len(positions) - 1):
-            raise OrderFault(f"{self.pieces[0].path}: positions differ from the file's statistics")
+            raise OrderFault(f"{self.pieces[0].path}: positions do not ascend as its statistics say")
 
     def row_of(self, wanted: int, position: str) -> tuple[PayloadFile, int] | None:
         """Find the file and the row of a position."""
@@ -257,16 +257,22 @@ class SplitPreview:
     is_counted: bool
 
 
-def split_previews(groups: Sequence[Sequence[PayloadFile]], position: str) -> list[SplitPreview] | None:
-    """Preview the first rows of each group of pieces; None if positions do not ascend there. All pieces have rows."""
+def split_previews(groups: Sequence[Sequence[PayloadFile]], position: str) -> list[SplitPreview]:
+    """Preview the first rows of each group of pieces. All pieces have rows.
+
+    Raises
+    ------
+    OrderFault
+        If positions are negative or do not ascend there.
+    """
     rows = [_PREVIEW_ROWS] * len(groups)
     rows[:1] = [DECODE_ROWS]  # most relations are described at the beginning of the first piece
-    try:
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            found = list(threads.map(partial(_split_preview, position), groups, rows))
-    except OrderFault:
-        return None
-    return None if any(preview.first < 0 for preview in found) else found
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = list(threads.map(partial(_split_preview, position), groups, rows))
+    for pieces, preview in zip(groups, found, strict=True):
+        if preview.first < 0:
+            raise OrderFault(f"{pieces[0].path}: {position} {preview.first} is negative")
+    return found
 
 
 def _split_preview(position: str, pieces: Sequence[PayloadFile], n_rows: int) -> SplitPreview:

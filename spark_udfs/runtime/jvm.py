@@ -58,13 +58,6 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system and path of a URI, in a classic session."""
-    context: Any = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(uri)
-    return path.getFileSystem(context._jsc.hadoopConfiguration()), path
-
-
 def end_workers(spark: SparkSession) -> None:
     """Stop the JVM's worker daemon and with it all workers. A worker that loses Spark first prints a traceback."""
     jvm: Any = spark._jvm

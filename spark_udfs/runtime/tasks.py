@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_udfs.runtime.jvm import is_connect
+from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts, is_connect
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction
 
@@ -21,6 +22,27 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _BYTES = re.compile(r"(\d+)\s*([kmgtp]?)i?b?", re.IGNORECASE)
+_PACKAGES = ("pgdecode.", "spark_udfs.")
+
+
+class TaskError(Exception):
+    """An error of these packages in a task. Its text is the pickled error, which the driver raises."""
+
+    PATTERN = re.compile(r"TaskError: ([A-Za-z0-9+/=]+)")
+
+    @classmethod
+    def of(cls, error: Exception) -> TaskError:
+        """Wrap an error."""
+        return cls(base64.b64encode(pickle.dumps(error)).decode())
+
+    @classmethod
+    def in_text(cls, text: str) -> Exception | None:
+        """Find the error that a task raised in the text of an error of Spark."""
+        found = cls.PATTERN.search(text)
+        if found is None:
+            return None
+        error: Exception = pickle.loads(base64.b64decode(found[1]))
+        return error
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], tasks: Sequence[Item]) -> list[Result]:
@@ -33,11 +55,42 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], tasks: Sequen
         session, this would take a few hundred milliseconds more.
     work : WorkerFunction
     tasks : sequence
+
+    Raises
+    ------
+    Exception
+        The error of these packages that a task has raised, or an error of Spark.
     """
+    try:
+        return _results(spark, _RaisingErrors(work), tasks)
+    except SPARK_ERRORS as error:
+        for text in error_texts(error):
+            raised = TaskError.in_text(text)
+            if raised is not None:
+                raise raised from error
+        raise
+
+
+@dataclass(frozen=True)
+class _RaisingErrors(WorkerFunction):
+    """A function for tasks, whose errors come to the driver as they are."""
+
+    work: Callable[[Any], Any]
+
+    def __call__(self, task: Any) -> Any:
+        """Run a task."""
+        try:
+            return self.work(task)
+        except Exception as error:
+            if type(error).__module__.startswith(_PACKAGES):
+                raise TaskError.of(error) from None
+            raise
+
+
+def _results(spark: SparkSession, work: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
     if not is_connect(spark):
         with for_workers():
-            done: list[Result] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
-        return done
+            return list(spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect())
     pickled = [pickle.dumps(task) for task in tasks]
     frame = pa.table({"number": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(pickled, pa.binary())})
     with for_workers(), changed_settings(spark, {"spark.sql.leafNodeDefaultParallelism": str(len(tasks))}):

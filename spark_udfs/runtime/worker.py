@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,13 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 import pgdecode
-from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.envelope_text import flat_columns, json_lines
 from pgdecode.payloads.unwrap import unwrap_in_place
 from pgdecode.protocol.limits import LIMITS, Limits
-from pgdecode.protocol.options import Empty, Format, InStream, RowMode, Unwrap
+from pgdecode.protocol.options import Empty, InStream, RowMode, Unwrap
 from spark_udfs.runtime.loader import load
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# An error column in addition to the columns of the output.
-ERROR = "_pgdecode_error"
 
 
 class WorkerFunction:
@@ -111,73 +105,3 @@ class PandasFunction(ScalarFunction):
 def _booleans(states: pd.Series) -> pa.Array:
     # A boolean series with nulls has the dtype object.
     return pa.Array.from_pandas(states, type=pa.bool_() if states.dtype == object else None)
-
-
-@dataclass(frozen=True)
-class PartitionFunction(WorkerFunction):
-    """A function for `mapInArrow` that decodes the messages of a Spark partition, and adds the column `ERROR`.
-
-    Input columns are identified by index, because Spark does not pass all names unchanged.
-
-    Attributes
-    ----------
-    options : Options
-        Their fields are those that `format` needs, and `error`.
-    payload : int
-        Index of the payload column.
-    keep : tuple of str
-        Names of the first columns, which are returned unchanged.
-    fields : tuple of str or None
-        Envelope columns to write, as in `json_lines`.
-    format : str
-        "parquet" returns columns, "csv" columns of text, "jsonl" one column of lines.
-    drop_bad : bool
-        Whether the caller drops bad rows, after it has counted them.
-    """
-
-    options: Options
-    payload: int
-    keep: tuple[str, ...]
-    fields: tuple[str, ...] | None
-    format: Format
-    drop_bad: bool
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode the batches in order. The stream state is kept between batches."""
-        decoder = self.options.decoder()
-        for batch in batches:
-            envelope = decoder.decode(batch.column(self.payload))
-            columns = [*batch.columns[: len(self.keep)], *envelope.columns]
-            rows = pa.RecordBatch.from_arrays(columns, names=[*self.keep, *envelope.schema.names])
-            yield self._formatted(rows).append_column(ERROR, envelope.column("error"))
-
-    def _formatted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if self.format == "jsonl":
-            lines = json_lines(rows, keep=self.keep, fields=self.fields)
-            return pa.RecordBatch.from_arrays([lines], names=["value"])
-        if self.format == "csv":
-            table = flat_columns(rows, keep=self.keep, fields=self.fields)
-            texts = [column.cast(pa.string()) for column in table.columns]
-            return pa.RecordBatch.from_arrays(texts, names=table.schema.names)
-        return rows.select([*self.keep, *envelope_schema(self.fields).names])
-
-
-@dataclass(frozen=True)
-class FaultFinder(WorkerFunction):
-    """A function for `mapInArrow` that finds the first bad row of a Spark partition.
-
-    The columns are payload, file, and row in the file.
-    """
-
-    options: Options
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Find the first bad row."""
-        decoder = self.options.decoder()
-        for batch in batches:
-            errors = decoder.decode(batch.column(0)).column("error")
-            if errors.null_count < len(errors):
-                bad = errors.is_valid().index(True).as_py()
-                found = [column.slice(bad, 1) for column in (batch.column(1), batch.column(2), errors)]
-                yield pa.RecordBatch.from_arrays(found, names=["file", "row", "error"])
-                return

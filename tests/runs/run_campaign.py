@@ -173,11 +173,9 @@ class Trial:
             words = self._words(item, source, target, previous)
             self._kill([*words, "--engine", "spark"], rng, seconds=(3, 12))
         what: Any = item.tables or "changes"
-        # The other route takes Spark some seconds.
-        route = rng.choice([*["files"] * 5, "dataframe"])
         # Without a run before, it is not known whether an output is that of the same call.
         if not (target.exists() and previous is None):
-            decode_files(self.spark, source, target, what=what, route=route, resume=previous, **item.options)
+            decode_files(self.spark, source, target, what=what, resume=previous, **item.options)
         folders = [target / name for name in item.tables] or [target]
         return [[row for part in sorted(folder.glob("part-*")) for row in rows_of(part)] for folder in folders]
 

@@ -74,11 +74,10 @@ def test_the_union_of_runs_on_any_engine_equals_one_run(spark: SparkSession, see
     assert trial.problems == []
 
 
-@pytest.mark.parametrize("route", ["files", full("dataframe")])
-def test_a_transaction_goes_on_over_three_runs(spark: SparkSession, route: Any) -> None:
+def test_a_transaction_goes_on_over_three_runs(spark: SparkSession) -> None:
     parts_in_files()
     done = [
-        decode_files(spark, f"{n}.parquet", f"out{n}", what="changes", route=route, resume=f"out{n - 1}" if n else None)
+        decode_files(spark, f"{n}.parquet", f"out{n}", what="changes", resume=f"out{n - 1}" if n else None)
         for n in range(3)
     ]
     assert [(item.rows, item.undecided) for item in done] == [(0, 1), (0, 1), (10, 0)]
@@ -89,7 +88,7 @@ def test_a_transaction_goes_on_over_three_runs(spark: SparkSession, route: Any) 
     assert done[2].manifest is not None
     assert done[2].manifest.sha256 == written_manifest.sha256
     assert [len(list(Path(f"out{n}", STATE).glob("payloads-*"))) for n in range(3)] == [1, 2, 0]
-    again = decode_files(spark, "2.parquet", "out2", what="changes", route=route, resume="out1")
+    again = decode_files(spark, "2.parquet", "out2", what="changes", resume="out1")
     assert again.was_complete
     assert again.rows == 10
 
@@ -191,11 +190,10 @@ def test_duplicates_are_dropped_as_in_the_shell(spark: SparkSession) -> None:
         assert ids_of(found.toArrow()["new"].to_pylist()) == expected
 
 
-@pytest.mark.parametrize("route", ["files", full("dataframe")])
-def test_an_overlap_and_a_gap_name_both_positions(spark: SparkSession, route: Any) -> None:
+def test_an_overlap_and_a_gap_name_both_positions(spark: SparkSession) -> None:
     parts = streamed()
     written("0.parquet", parts[0], seq=range(100, 107))
-    decode_files(spark, "0.parquet", "out", what="changes", route=route)
+    decode_files(spark, "0.parquet", "out", what="changes")
     for first, text in (
         (103, "the input begins at position 103, but .*out ended at position 106: the input overlaps"),
         (
@@ -205,7 +203,7 @@ def test_an_overlap_and_a_gap_name_both_positions(spark: SparkSession, route: An
     ):
         written("1.parquet", parts[1], seq=range(first, first + len(parts[1])))
         with pytest.raises(RunError, match=text):
-            decode_files(spark, "1.parquet", "next", what="changes", resume="out", route=route)
+            decode_files(spark, "1.parquet", "next", what="changes", resume="out")
         assert not Path("next").exists()
         with pytest.raises(RunError, match=text):
             changes(read(spark, "1.parquet"), state="out")

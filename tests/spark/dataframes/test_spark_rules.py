@@ -22,7 +22,6 @@ from support.generators.slots import STOP, begin, commit, insert, relation, roll
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.full
 
-ROUTES = ["files", "dataframe"]
 # A committed row uses the version with x, but the transaction that sent it was rolled back.
 USED = (*T1, *PREPARED, rollback_prepared(9, "g"), begin(60), insert("4", "r"), commit(160))
 # The connection is lost in the transactions 8 and 9. The server then sends them again.
@@ -76,37 +75,31 @@ def test_a_version_that_only_a_later_transaction_has_used_is_in_the_shape(
     assert sorted(row["id"] for row in found.collect()) == ["1", "4"]
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_job_finds_such_a_version_too(spark: SparkSession, tmp_path: Path, route: str) -> None:
-    decode_files(spark, written(tmp_path / "raw", USED), tmp_path / "out", what="public.t", route=route)
+def test_a_job_finds_such_a_version_too(spark: SparkSession, tmp_path: Path) -> None:
+    decode_files(spark, written(tmp_path / "raw", USED), tmp_path / "out", what="public.t")
     rows = sorted(rows_of(tmp_path / "out"), key=lambda row: row["_position"])
     assert [(row["id"], row["v"], row["x"]) for row in rows] == [("1", "x", None), ("4", None, "r")]
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_job_counts_what_it_leaves_out(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_a_job_counts_what_it_leaves_out(spark: SparkSession, tmp_path: Path) -> None:
     payloads = [insert("0"), commit(40), *AFTER, b"Z", begin(90), relation("id*"), insert("5")]
     source = written(tmp_path / "raw", payloads)
-    found = decode_files(
-        spark, source, tmp_path / "out", what="changes", mode="DROPMALFORMED", start="anywhere", route=route
-    )
+    found = decode_files(spark, source, tmp_path / "out", what="changes", mode="DROPMALFORMED", start="anywhere")
     assert (found.bad_rows, found.skipped, found.undecided) == ({"UNKNOWN_TAG": 1}, 1, 1)
     assert [dict(row["new"]) for row in rows_of(tmp_path / "out")] == [{"id": "good"}]
-    if route == "files":
-        manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
-        assert (manifest["bad_rows"], manifest["skipped"], manifest["undecided"]) == ({"UNKNOWN_TAG": 1}, 1, 1)
-    found = decode_files(spark, source, tmp_path / "kept", what="public.t", mode="PERMISSIVE", route=route)
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert (manifest["bad_rows"], manifest["skipped"], manifest["undecided"]) == ({"UNKNOWN_TAG": 1}, 1, 1)
+    found = decode_files(spark, source, tmp_path / "kept", what="public.t", mode="PERMISSIVE")
     assert (found.bad_rows, found.skipped) == ({"STATE_TRANSACTION": 2, "UNKNOWN_TAG": 1}, 0)
     assert sum(row["_error"] is not None for row in rows_of(tmp_path / "kept")) == 3
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_job_counts_bad_messages(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_a_job_counts_bad_messages(spark: SparkSession, tmp_path: Path) -> None:
     source = written(tmp_path / "raw", [*AFTER, b"Z", b"", insert("1")[:-1]])
-    found = decode_files(spark, source, tmp_path / "out", mode="DROPMALFORMED", route=route)
+    found = decode_files(spark, source, tmp_path / "out", mode="DROPMALFORMED")
     assert found.bad_rows == {"TRUNCATED": 1, "UNKNOWN_TAG": 1}
     assert len(rows_of(tmp_path / "out")) == len(AFTER) + 1
-    found = decode_files(spark, source, tmp_path / "no", mode="PERMISSIVE", empty="error", route=route)
+    found = decode_files(spark, source, tmp_path / "no", mode="PERMISSIVE", empty="error")
     assert found.bad_rows == {"EMPTY": 1, "TRUNCATED": 1, "UNKNOWN_TAG": 1}
 
 
@@ -132,11 +125,10 @@ def test_a_repeated_session_is_a_reconnect_each_time(spark: SparkSession) -> Non
     assert (observation.get["rows"], observation.get["undecided"]) == (3, 0)
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_job_takes_sessions(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_a_job_takes_sessions(spark: SparkSession, tmp_path: Path) -> None:
     payloads = [*CUT, insert("lost"), *AGAIN]
     source = written(tmp_path / "raw", payloads, [1] * (len(CUT) + 1) + [2] * len(AGAIN))
-    found = decode_files(spark, source, tmp_path / "out", what="changes", session="session", route=route)
+    found = decode_files(spark, source, tmp_path / "out", what="changes", session="session")
     assert sorted(dict(row["new"])["id"] for row in rows_of(tmp_path / "out")) == ["1", "2", "3"]
     assert (found.bad_rows, found.undecided) == ({}, 0)
 

@@ -77,42 +77,6 @@ def test_renamed_columns_have_their_last_names_by_all_functions(spark: SparkSess
         snapshot(df, table, renames=[("z", "c", 9)])
 
 
-@pytest.mark.parametrize("name", [full("18.shop.v1"), "18.streams.v4"])
-@pytest.mark.parametrize("what", [full("messages"), full("changes"), "public.orders"])
-def test_both_routes_write_the_same_rows_of_the_same_types(
-    spark: SparkSession, tmp_path: Path, what: str, name: str
-) -> None:
-    source = captures.DATA / f"{name}.parquet"
-    if what == "public.orders" and name != "18.shop.v1":
-        what = pgdecode.RelationCatalog.from_messages(captures.capture(name).payloads).names[0]
-    found = {}
-    for route in ("files", "dataframe"):
-        decode_files(spark, source, tmp_path / route, what=what, route=route)
-        found[route] = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / route, ".parquet")])
-    files, frames = found["files"], found["dataframe"]
-    assert files.num_rows == frames.num_rows > 0
-    assert files.schema.names == frames.schema.names
-    assert [kind(field.type) for field in files.schema] == [kind(field.type) for field in frames.schema]
-    if what == "messages":
-        assert files.to_pylist() == frames.cast(files.schema).to_pylist()
-    else:
-        # The route "dataframe" has no order. Sort the rows as the other route does for plain transactions.
-        order = [(item, "ascending") for item in files.schema.names if item.endswith("position")][::-1]
-        frames = frames.cast(files.schema)
-        assert files.sort_by(order).to_pylist() == frames.sort_by(order).to_pylist()
-        if name == "18.shop.v1":
-            assert files.to_pylist() == files.sort_by(order).to_pylist()
-
-
-def kind(type: pa.DataType) -> str:
-    """A type as Spark reads it, without the names and nullability of items of lists and maps."""
-    if pa.types.is_struct(type):
-        return f"struct({', '.join(f'{item.name}: {kind(item.type)}' for item in type)})"
-    if pa.types.is_map(type):
-        return f"map({kind(type.key_type)}, {kind(type.item_type)})"
-    return f"list({kind(type.value_type)})" if pa.types.is_list(type) else str(type)
-
-
 def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tmp_path: Path) -> None:
     names = ["public.orders", "public.products"]
     decode_files(spark, FILE, tmp_path / "out", what=names, format="csv")
@@ -130,13 +94,10 @@ def test_several_tables_are_folders_and_rows_may_be_text(spark: SparkSession, tm
         assert sorted(map(repr, rows)) == sorted(map(repr, expected))
 
 
-@pytest.mark.parametrize("route", ["files", full("dataframe")])
 @pytest.mark.parametrize("name", ["public.orders", full("changes")])
-def test_a_sequence_of_one_makes_a_folder_and_a_string_does_not(
-    spark: SparkSession, tmp_path: Path, name: str, route: str
-) -> None:
-    decode_files(spark, FILE, tmp_path / "plain", what=name, route=route)
-    decode_files(spark, FILE, tmp_path / "folders", what=[name], route=route)
+def test_a_sequence_of_one_makes_a_folder_and_a_string_does_not(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    decode_files(spark, FILE, tmp_path / "plain", what=name)
+    decode_files(spark, FILE, tmp_path / "folders", what=[name])
     assert [item for item in os.listdir(tmp_path / "folders") if not item.startswith((".", "_"))] == [name]
     plain, in_folder = (
         pa.concat_tables([pq.read_table(part) for part in parts(folder, ".parquet")])
@@ -144,14 +105,12 @@ def test_a_sequence_of_one_makes_a_folder_and_a_string_does_not(
     )
     assert plain.num_rows == in_folder.num_rows > 0
     assert plain.schema == in_folder.schema
-    if route == "files":
-        assert plain.equals(in_folder)
+    assert plain.equals(in_folder)
 
 
-@pytest.mark.parametrize("route", ["files", full("dataframe")])
-def test_columns_have_the_types_that_the_caller_gives(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_columns_have_the_types_that_the_caller_gives(spark: SparkSession, tmp_path: Path) -> None:
     columns = {"public.orders": {"total": "float8"}}
-    decode_files(spark, FILE, tmp_path / "out", what=["public.orders"], columns=columns, route=route)
+    decode_files(spark, FILE, tmp_path / "out", what=["public.orders"], columns=columns)
     found = pa.concat_tables(
         [pq.read_table(part, columns=["total"]) for part in parts(tmp_path / "out" / "public.orders", ".parquet")]
     )
@@ -202,15 +161,14 @@ def test_invalid_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> N
     with pytest.raises(FileExistsError):
         decode_files(spark, FILE, tmp_path, what="changes")
     pq.write_table(pa.table({"seq": [None, 1], "data": [b"", b""]}), tmp_path / "raw.parquet")
-    with pytest.raises(JobFailed, match="position is null in 1 rows"):
+    with pytest.raises(JobFailed, match=r"raw\.parquet: row 0: seq is null"):
         decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
     assert os.listdir(tmp_path) == ["raw.parquet"]
 
 
-@pytest.mark.parametrize("route", ["files", full("dataframe")])
 @pytest.mark.parametrize("name", ["18.shop.v1", full("18.txns.v2")])
 def test_transactions_that_are_sent_again_are_there_again_as_without_spark(
-    spark: SparkSession, tmp_path: Path, name: str, route: Any
+    spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     payloads = captures.capture(name).payloads
     twice = [*payloads, *payloads]
@@ -222,7 +180,7 @@ def test_transactions_that_are_sent_again_are_there_again_as_without_spark(
         )
         pq.write_table(part, tmp_path / "raw" / f"{number}.parquet", row_group_size=50)
     expected = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode(twice, range(len(twice)))
-    found = decode_files(spark, tmp_path / "raw", tmp_path / "bad", what="changes", mode="PERMISSIVE", route=route)
+    found = decode_files(spark, tmp_path / "raw", tmp_path / "bad", what="changes", mode="PERMISSIVE")
     assert found.bad_rows == {}
     rows = pa.concat_tables([pq.read_table(part) for part in parts(tmp_path / "bad", ".parquet")]).to_pylist()
 
@@ -232,9 +190,8 @@ def test_transactions_that_are_sent_again_are_there_again_as_without_spark(
     assert sorted(map(of, rows), key=str) == sorted(map(of, expected.to_pylist()), key=str)
 
 
-@pytest.mark.parametrize("route", ["files", full("dataframe")])
 def test_a_commit_without_its_begin_does_not_count_for_the_order_of_commits(
-    spark: SparkSession, tmp_path: Path, route: Any
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     slot = Slot()
     for xid in (700, 701):
@@ -252,8 +209,7 @@ def test_a_commit_without_its_begin_does_not_count_for_the_order_of_commits(
             }
         )
         pq.write_table(table, tmp_path / "raw" / f"{number}.parquet")
-    found = decode_files(spark, tmp_path / "raw", tmp_path / "out", what="changes", mode="PERMISSIVE", route=route)
+    found = decode_files(spark, tmp_path / "raw", tmp_path / "out", what="changes", mode="PERMISSIVE")
     assert found.bad_rows == {"STATE_TRANSACTION": 1}
-    if route == "dataframe":
-        rows = changes(spark.read.parquet(str(tmp_path / "raw")), mode="PERMISSIVE").toArrow()
-        assert [row["position"] for row in rows.to_pylist() if row["error"]] == [4]
+    rows = changes(spark.read.parquet(str(tmp_path / "raw")), mode="PERMISSIVE").toArrow()
+    assert [row["position"] for row in rows.to_pylist() if row["error"]] == [4]

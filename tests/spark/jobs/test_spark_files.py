@@ -1,4 +1,4 @@
-"""The route "files": the same rows for any splits and attempts."""
+"""`decode_files`: the same rows for any splits and attempts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import pytest
 import pgdecode
 from pgdecode.files import payload_file
 from pgdecode.files import payload_files as payload_files_module
+from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.rows.options import Options
@@ -124,19 +125,21 @@ def test_rows_of_ordered_files_come_in_slot_order(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("tasks_here")
 @pytest.mark.parametrize(
-    "positions",
+    ("positions", "text"),
     [
-        pytest.param([[0, 2, 1], [3, 4, 5]], id="a file out of order"),
-        pytest.param([[0, 1, 4], [3, 5, 6]], id="overlap"),
-        pytest.param([[0, 1, 2], [2, 3, 4]], id="a position twice"),
-        pytest.param([[0, 1, 2], [3, None, 4]], id="a null"),
-        pytest.param([[-1, 1, 2], [3, 4, 5]], id="negative"),
-        pytest.param([[*range(-3, 70_000)], [70_001]], id="negative before more than is read at a time"),
-        pytest.param([[0, 1, 2], [3, 4, 2**63]], id="too large"),
+        pytest.param([[0, 2, 1], [3, 4, 5]], r"row 2: seq 1 does not come after 2", id="a file out of order"),
+        pytest.param([[0, 1, 4], [3, 5, 6]], r"1\.parquet: begins at seq 3, but .*0\.parquet ends at 4", id="overlap"),
+        pytest.param(
+            [[0, 1, 2], [2, 3, 4]], r"1\.parquet: begins at seq 2, but .*0\.parquet ends at 2", id="a position twice"
+        ),
+        pytest.param([[0, 1, 2], [3, None, 4]], r"1\.parquet: row 1: seq is null", id="a null"),
+        pytest.param([[-1, 1, 2], [3, 4, 5]], r"0\.parquet: seq -1 is negative", id="negative"),
+        pytest.param([[*range(-3, 70_000)], [70_001]], "seq -3 is negative", id="negative before many"),
+        pytest.param([[0, 1, 2], [3, 4, 2**63]], r"1\.parquet: rows from 0: seq exceeds 2\*\*63 - 1", id="too large"),
     ],
 )
-def test_files_without_ascending_positions_need_the_other_route(
-    positions: list[list[int | None]], tmp_path: Path
+def test_files_without_ascending_positions_are_refused(
+    positions: list[list[int | None]], text: str, tmp_path: Path
 ) -> None:
     for number, of_file in enumerate(positions):
         table = pa.table(
@@ -145,8 +148,8 @@ def test_files_without_ascending_positions_need_the_other_route(
         pq.write_table(table, tmp_path / f"{number}.parquet")
     files = payload_files(tmp_path, "data", ("seq",))
     folders: dict[str | None, Path] = {None: tmp_path / "out"}
-    assert not file_route.write_changes(None, files, "seq", change_job(), False, folders)  # type: ignore[arg-type]
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(OrderFault, match=text):
+        file_route.write_changes(None, files, "seq", change_job(), False, folders)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("tasks_here")

@@ -24,7 +24,6 @@ pytest_plugins = ["support.spark_session"]
 
 COLUMN = captures.capture("18.shop.v1").column.slice(0, 300)
 KEEPALIVE = b"k" + struct.pack("!qqb", 9, 0, 0)
-ROUTES = pytest.mark.parametrize("route", ["files", full("dataframe")])
 
 
 def framed() -> list[bytes | None]:
@@ -64,13 +63,12 @@ def test_functions_of_dataframes_recognise_the_form_of_payloads(spark: SparkSess
     assert snapshot(rows, "public.orders").count() == len(pgdecode.snapshot(COLUMN, "public.orders"))
 
 
-@ROUTES
 @pytest.mark.parametrize("form", ["frames", *map(full, list(FORMS)[1:])])
-def test_jobs_recognise_the_form_of_payloads(spark: SparkSession, tmp_path: Path, form: str, route: Any) -> None:
+def test_jobs_recognise_the_form_of_payloads(spark: SparkSession, tmp_path: Path, form: str) -> None:
     write(tmp_path / "raw.parquet", FORMS[form])
-    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes", route=route)
+    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", what="changes")
     assert values(read_back(tmp_path / "out").sort_by(ORDER).cast(EXPECTED.schema)) == values(EXPECTED)
-    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "messages", route=route, in_stream="ordered")
+    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "messages", in_stream="ordered")
     kinds = [kind for kind in read_back(tmp_path / "messages")["kind"].to_pylist() if kind is not None]
     assert kinds == pgdecode.decode_messages(COLUMN)["kind"].to_pylist()
 
@@ -92,15 +90,12 @@ STREAM = [
 ]
 
 
-@ROUTES
-def test_a_stream_that_a_captured_session_left_open_is_not_undecided(
-    spark: SparkSession, tmp_path: Path, route: Any
-) -> None:
+def test_a_stream_that_a_captured_session_left_open_is_not_undecided(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for number, (first_seq, column) in enumerate([(0, STREAM), (4, [BEGIN, RELATION, INSERT, COMMIT])]):
         file = {"session": number + 1, "first_seq": first_seq, "open_streams": 1 - number}
         origin = {"system": "1", "timeline": 1, "database": "d", "slot": "s", "publications": ["p"]}
         write(tmp_path / "raw" / f"{number}.parquet", pa.array(column), first_seq, {"file": file, "origin": origin})
-    done = decode_files(spark, tmp_path / "raw", tmp_path / "out", what="changes", route=route)
+    done = decode_files(spark, tmp_path / "raw", tmp_path / "out", what="changes")
     assert done.undecided == 0
     assert read_back(tmp_path / "out")["xid"].to_pylist() == [701]

@@ -25,7 +25,7 @@ from pgdecode.storage.errors import PathError
 from spark_udfs import decode_files
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures
-from support.spark_session import KIND, LOCAL
+from support.spark_session import LOCAL
 from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
@@ -35,8 +35,6 @@ FILE = captures.DATA / f"{CAPTURE}.parquet"
 # An unknown tag, and bytes that must not be in any text.
 BAD = b"zTOPSECRET"
 Configure = Callable[[str, object], None]
-
-BY_EACH_ROUTE = pytest.mark.parametrize("route", ["files", full("dataframe")])
 
 
 def payload_column(file: Path = FILE) -> pa.Array:
@@ -66,12 +64,9 @@ def assert_nothing_but(folder: Path, *names: str) -> None:
     assert sorted(os.listdir(folder)) == sorted(names)
 
 
-@pytest.mark.parametrize("route", ["files", "dataframe"])
 @pytest.mark.parametrize("in_stream", ["auto", full("ordered")])
-def test_a_capture_is_written_as_it_decodes_without_spark(
-    spark: SparkSession, tmp_path: Path, route: str, in_stream: str
-) -> None:
-    decode_files(spark, FILE, tmp_path / "out", keep=["seq"], in_stream=in_stream, route=route)
+def test_a_capture_is_written_as_it_decodes_without_spark(spark: SparkSession, tmp_path: Path, in_stream: str) -> None:
+    decode_files(spark, FILE, tmp_path / "out", keep=["seq"], in_stream=in_stream)
     found = read_back(tmp_path / "out")
     assert found.schema.names == ["seq", *envelope_schema().names]
     assert found.schema.field("timestamp").type == pa.timestamp("us", "UTC")
@@ -81,9 +76,8 @@ def test_a_capture_is_written_as_it_decodes_without_spark(
     assert_nothing_but(tmp_path, "out")
 
 
-@BY_EACH_ROUTE
 def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_would_cut_it(
-    spark: SparkSession, configure: Configure, tmp_path: Path, route: str
+    spark: SparkSession, configure: Configure, tmp_path: Path
 ) -> None:
     configure("spark.sql.files.maxPartitionBytes", 4096)
     configure("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
@@ -95,9 +89,7 @@ def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_woul
             payload_column(file).to_pylist(),
             file=pa.array([name] * pq.read_metadata(file).num_rows),
         )
-    decode_files(
-        spark, source, tmp_path / "out", keep=["file", "seq"], fields=["xid", "xid_basis"], in_stream=None, route=route
-    )
+    decode_files(spark, source, tmp_path / "out", keep=["file", "seq"], fields=["xid", "xid_basis"], in_stream=None)
     found = read_back(tmp_path / "out")
     assert len(parts(tmp_path / "out", ".parquet")) == 4
     for file in sorted(source.iterdir()):
@@ -110,26 +102,22 @@ def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_woul
     assert spark.conf.get("spark.sql.files.maxPartitionNum", None) is None
 
 
-@BY_EACH_ROUTE
-def test_rows_of_a_split_file_stay_in_order(
-    spark: SparkSession, configure: Configure, tmp_path: Path, route: str
-) -> None:
+def test_rows_of_a_split_file_stay_in_order(spark: SparkSession, configure: Configure, tmp_path: Path) -> None:
     configure("spark.sql.files.maxPartitionBytes", 20_000)
     configure("spark.sql.files.openCostInBytes", 0)
     write_raw(tmp_path / "raw.parquet", payload_column().to_pylist())
-    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", keep=["seq"], fields=["kind"], route=route)
+    decode_files(spark, tmp_path / "raw.parquet", tmp_path / "out", keep=["seq"], fields=["kind"])
     assert len(parts(tmp_path / "out", ".parquet")) > 1
     assert read_back(tmp_path / "out")["seq"].to_pylist() == list(range(pq.read_metadata(FILE).num_rows))
 
 
-@BY_EACH_ROUTE
-def test_a_folder_is_read_at_any_depth_and_under_any_name(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_a_folder_is_read_at_any_depth_and_under_any_name(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "a b%20[1]{x}*"
     write_raw(source / "deep" / "er" / "1.parquet", [b"E"])
     write_raw(source / "day=1" / "x y?.parquet", [b"E", None])
     write_raw(source / "_temporary" / "0.parquet", [BAD])
     (source / "notes.txt").write_text("not Parquet")
-    decode_files(spark, str(source), str(tmp_path / "out [2]"), fields=["kind"], route=route)
+    decode_files(spark, str(source), str(tmp_path / "out [2]"), fields=["kind"])
     assert sorted(map(str, read_back(tmp_path / "out [2]")["kind"].to_pylist())) == [
         "None",
         "stream_stop",
@@ -137,19 +125,15 @@ def test_a_folder_is_read_at_any_depth_and_under_any_name(spark: SparkSession, t
     ]
 
 
-@BY_EACH_ROUTE
-def test_columns_that_spark_cannot_read_do_not_matter_unless_kept(
-    spark: SparkSession, tmp_path: Path, route: str
-) -> None:
+def test_columns_that_spark_cannot_read_do_not_matter_unless_kept(spark: SparkSession, tmp_path: Path) -> None:
     nanoseconds = pa.array([1], pa.timestamp("ns"))
     odd = pa.array(["x"])
     source = write_raw(tmp_path / "raw.parquet", [b"E"], **{"at": nanoseconds, "odd `name.x": odd, "Data": odd})
-    decode_files(spark, source, tmp_path / "out", keep=["odd `name.x", "data"], fields=["kind"], route=route)
+    decode_files(spark, source, tmp_path / "out", keep=["odd `name.x", "data"], fields=["kind"])
     assert read_back(tmp_path / "out").to_pylist() == [{"odd `name.x": "x", "data": b"E", "kind": "stream_stop"}]
 
 
-@BY_EACH_ROUTE
-def test_kept_columns_come_through_unchanged(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_kept_columns_come_through_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     kept = {
         "at": pa.array([1_600_000_000_123_456, None], pa.timestamp("us", "UTC")),
         "tags": pa.array([["a", None], None], pa.list_(pa.string())),
@@ -158,66 +142,57 @@ def test_kept_columns_come_through_unchanged(spark: SparkSession, tmp_path: Path
         "small": pa.array([7, None], pa.uint8()),
     }
     source = write_raw(tmp_path / "raw.parquet", [b"E", b"E"], **kept)
-    decode_files(spark, source, tmp_path / "out", keep=list(kept), fields=["kind"], route=route)
+    decode_files(spark, source, tmp_path / "out", keep=list(kept), fields=["kind"])
     found = read_back(tmp_path / "out")
     for name, column in kept.items():
         assert found[name].to_pylist() == column.to_pylist(), name
 
 
-@BY_EACH_ROUTE
 def test_failfast_names_file_and_row_and_leaves_nothing(
-    spark: SparkSession, configure: Configure, tmp_path: Path, route: str
+    spark: SparkSession, configure: Configure, tmp_path: Path
 ) -> None:
     configure("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
     good = payload_column().to_pylist()[:2000]
     write_raw(tmp_path / "raw" / "1.parquet", good)
     bad = write_raw(tmp_path / "raw" / "2.parquet", [*good[:1234], BAD, *good[1234:]])
     with pytest.raises(JobFailed) as error:
-        decode_files(spark, tmp_path / "raw", tmp_path / "out", route=route)
+        decode_files(spark, tmp_path / "raw", tmp_path / "out")
     assert str(error.value) == f"{bad}: row 1234: UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'"
     assert "SECRET" not in str(error.value.__cause__)
     assert_nothing_but(tmp_path, "raw")
 
 
-@BY_EACH_ROUTE
-def test_permissive_keeps_bad_rows_with_their_error(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_permissive_keeps_bad_rows_with_their_error(spark: SparkSession, tmp_path: Path) -> None:
     payloads = [b"E", BAD, None, b"C"]
     source = write_raw(tmp_path / "raw.parquet", payloads)
-    decode_files(spark, source, tmp_path / "out", mode="PERMISSIVE", route=route)
+    decode_files(spark, source, tmp_path / "out", mode="PERMISSIVE")
     expected = pgdecode.decode_messages(payloads, in_stream="auto", mode="PERMISSIVE")
     assert read_back(tmp_path / "out").to_pylist() == expected.to_pylist()
 
 
-@BY_EACH_ROUTE
 @pytest.mark.parametrize("fields", [["kind"], full(["kind", "error"])], ids=",".join)
-def test_dropmalformed_leaves_out_bad_rows_only(
-    spark: SparkSession, tmp_path: Path, route: str, fields: list[str]
-) -> None:
+def test_dropmalformed_leaves_out_bad_rows_only(spark: SparkSession, tmp_path: Path, fields: list[str]) -> None:
     source = write_raw(tmp_path / "raw.parquet", [b"E", BAD, None, b"C"])
-    decode_files(spark, source, tmp_path / "out", keep=["seq"], fields=fields, mode="DROPMALFORMED", route=route)
+    decode_files(spark, source, tmp_path / "out", keep=["seq"], fields=fields, mode="DROPMALFORMED")
     found = read_back(tmp_path / "out")
     assert found.schema.names == ["seq", *fields]
     assert found.select(["seq", "kind"]).to_pylist() == [{"seq": 0, "kind": "stream_stop"}, {"seq": 2, "kind": None}]
 
 
-@BY_EACH_ROUTE
-def test_an_input_without_rows_gives_an_output_with_its_columns(
-    spark: SparkSession, tmp_path: Path, route: str
-) -> None:
+def test_an_input_without_rows_gives_an_output_with_its_columns(spark: SparkSession, tmp_path: Path) -> None:
     source = write_raw(tmp_path / "raw.parquet", [])
-    decode_files(spark, source, tmp_path / "out", keep=["seq"], route=route)
+    decode_files(spark, source, tmp_path / "out", keep=["seq"])
     found = read_back(tmp_path / "out")
     assert found.num_rows == 0
     assert found.schema.names == ["seq", *envelope_schema().names]
     assert found.select(envelope_schema().names).cast(envelope_schema()).num_rows == 0
 
 
-@BY_EACH_ROUTE
 @pytest.mark.parametrize("fields", [None, full(["xid", "new"])], ids=["own", "requested"])
 def test_json_lines_are_those_of_the_other_engine(
-    spark: SparkSession, tmp_path: Path, route: str, fields: list[str] | None
+    spark: SparkSession, tmp_path: Path, fields: list[str] | None
 ) -> None:
-    decode_files(spark, FILE, tmp_path / "out", keep=["seq"], fields=fields, format="jsonl", route=route)
+    decode_files(spark, FILE, tmp_path / "out", keep=["seq"], fields=fields, format="jsonl")
     lines = "".join(part.read_text() for part in parts(tmp_path / "out", ".jsonl")).splitlines()
     batch = pgdecode.decode_messages(payload_column(), in_stream="auto")
     kept = batch.append_column("seq", pa.array(range(batch.num_rows), pa.int64()))
@@ -226,21 +201,7 @@ def test_json_lines_are_those_of_the_other_engine(
     assert_nothing_but(tmp_path, "out")
 
 
-@pytest.mark.parametrize(
-    ("route", "expected"),
-    [
-        # As the local engine writes it: text is always quoted.
-        (
-            "files",
-            '"kind","lsn","name","columns"\n"origin","0/10","",\n"relation",," ""a"", \n","[]"\n',
-        ),
-        ("dataframe", 'kind,lsn,name,columns\norigin,0/10,"",\nrelation,," ""a"", \n",[]\n'),
-    ],
-    ids=["files", "dataframe"],
-)
-def test_csv_has_a_header_and_tells_empty_from_null(
-    spark: SparkSession, tmp_path: Path, route: str, expected: str
-) -> None:
+def test_csv_has_a_header_and_tells_empty_from_null(spark: SparkSession, tmp_path: Path) -> None:
     # O, LSN, name; R with an empty namespace and a quote, a comma and blanks in its name
     origin = bytes.fromhex("4f000000000000001000")
     relation = b"R" + bytes([0, 0, 64, 0]) + b"\0" + b' "a", \n' + b"\0" + b"d" + b"\0\0"
@@ -252,10 +213,10 @@ def test_csv_has_a_header_and_tells_empty_from_null(
         fields=["kind", "lsn", "name", "columns"],
         in_stream=False,
         format="csv",
-        route=route,
     )
     text = "".join(part.read_text() for part in parts(tmp_path / "out", ".csv"))
-    assert text == expected
+    # As the local engine writes it: text is always quoted.
+    assert text == '"kind","lsn","name","columns"\n"origin","0/10","",\n"relation",," ""a"", \n","[]"\n'
     assert list(csv.reader(io.StringIO(text, newline="")))[2] == ["relation", "", ' "a", \n', "[]"]
 
 
@@ -310,44 +271,38 @@ def test_unsuitable_locations_are_refused_before_spark_is_started(
     assert_nothing_but(source, "1.parquet")
 
 
-def test_spark_resolves_uris(spark: SparkSession, tmp_path: Path) -> None:
-    write_raw(tmp_path / "raw" / "day=1" / "1.parquet", [b"E"])
-    source = (tmp_path / "raw").as_uri()
-    decode_files(spark, source, (tmp_path / "out").as_uri(), keep=["day"], fields=["kind"])
-    assert read_back(tmp_path / "out").to_pylist() == [{"day": 1, "kind": "stream_stop"}]
-    # Without a JVM in this process, Spark says so only when it renames the output.
-    with pytest.raises(FileExistsError, match="created meanwhile" if KIND == "connect" else "exists already"):
-        decode_files(spark, source, (tmp_path / "out").as_uri())
-    with pytest.raises(PathError, match=r"no column 'dat' \(did you mean data\?\); columns: seq, data, day"):
-        decode_files(spark, source, (tmp_path / "new").as_uri(), payload="dat")
-    with pytest.raises(PathError, match="column 'seq' is bigint, not binary"):
-        decode_files(spark, source, (tmp_path / "new").as_uri(), payload="seq")
-    with pytest.raises(JobFailed, match=r"(?i)path does not exist"):
-        decode_files(spark, (tmp_path / "none").as_uri(), (tmp_path / "new").as_uri())
-    assert_nothing_but(tmp_path, "out", "raw")
+@pytest.mark.parametrize("uri", ["hdfs://host/raw", "s3a://bucket/raw", "file:///tmp/raw"])
+def test_what_only_spark_reads_or_writes_is_refused_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uri: str
+) -> None:
+    monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
+    text = rf"^{uri}: only Spark reads and writes this, .* spark_udfs\.changes\(spark\.read\.parquet\(\.\.\.\)\)\.write"
+    with pytest.raises(PathError, match=text):
+        decode_files(None, uri, tmp_path / "out")
+    with pytest.raises(PathError, match=text):
+        decode_files(None, FILE, uri, what="changes")
+    assert_nothing_but(tmp_path)
 
 
-@pytest.mark.parametrize("route", ["file_route", "frame_route"])
 def test_a_target_that_is_created_meanwhile_is_not_replaced(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, route: str
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = tmp_path / "out"
-    monkeypatch.setattr(f"spark_udfs.jobs.{route}.write_messages", lambda *given: target.mkdir())
+    monkeypatch.setattr("spark_udfs.jobs.file_route.write_messages", lambda *given: target.mkdir())
     with pytest.raises(FileExistsError, match="was it created meanwhile"):
-        decode_files(spark, FILE, target if route == "file_route" else target.as_uri())
+        decode_files(spark, FILE, target)
     assert_nothing_but(tmp_path, "out")
     assert_nothing_but(tmp_path / "out")
 
 
-@BY_EACH_ROUTE
-def test_a_damaged_file_fails_in_one_line(spark: SparkSession, tmp_path: Path, route: str) -> None:
+def test_a_damaged_file_fails_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     source = write_raw(tmp_path / "raw.parquet", payload_column().to_pylist())
     with open(source, "r+b") as file:
         file.seek(4)
         # All pages, but not the footer.
         file.write(b"\xff" * (source.stat().st_size * 3 // 4))
     with pytest.raises(JobFailed) as error:
-        decode_files(spark, source, tmp_path / "out", route=route)
+        decode_files(spark, source, tmp_path / "out")
     assert "\n" not in str(error.value)
     assert_nothing_but(tmp_path, "raw.parquet")
 

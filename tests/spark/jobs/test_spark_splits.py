@@ -211,9 +211,8 @@ def test_wrong_statistics_of_positions_are_detected(piece: int, by: int, tasks: 
     [(name, low, high)] = group.ranges
     files[piece] = replace(files[piece], groups=(group._replace(ranges=((name, low + by, high + by),)),))
     folders = {None: tmp_path / "out"}
-    # As for positions that do not ascend, the other route is needed.
-    assert not file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(OrderFault, match=r"positions do not ascend as its statistics say|its positions overlap"):
+        file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
 
 
 def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: Tasks, tmp_path: Path) -> None:
@@ -228,7 +227,8 @@ def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: T
     group = files[1].groups[0]
     files[1] = replace(files[1], groups=(group._replace(ranges=(("seq", 200, 199 + group.n_rows),)),))
     folders = {None: tmp_path / "out"}
-    assert not file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
+    with pytest.raises(OrderFault, match="positions do not ascend as its statistics say"):
+        file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])

@@ -107,7 +107,7 @@ def main(folder: Path) -> None:
                     return run(session, FaultyTask(work, str(folder / f"{name}.met"), failure), tasks)
 
             vars(file_route)["run_tasks"] = work_of
-            decode_files(spark, folder / "raw", folder / name, what=what, route="files")
+            decode_files(spark, folder / "raw", folder / name, what=what)
             said[name] = {
                 "manifest": (folder / name / "_manifest.json").read_text(),
                 "names": sorted(os.listdir(folder / name)),

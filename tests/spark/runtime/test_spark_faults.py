@@ -126,21 +126,18 @@ def read_back(folder: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("what", "route", "said"),
+    ("what", "said"),
     [
-        ("messages", "files", "{file}: row {row}: {error}"),
-        ("messages", "dataframe", "{file}: row {row}: {error}"),
-        ("changes", "files", "{file}: row {row}, position {position}: {error}"),
-        (TABLE, "files", "{file}: row {row}, position {position}: {error}"),
-        # Functions of DataFrames do not get the file of a row from Spark.
-        (TABLE, "dataframe", "{folder}: position {position}, offset {offset}: "),
+        ("messages", "{file}: row {row}: {error}"),
+        ("changes", "{file}: row {row}, position {position}: {error}"),
+        (TABLE, "{file}: row {row}, position {position}: {error}"),
     ],
 )
 def test_failfast_names_the_row_the_file_and_the_offset(
-    spark: SparkSession, spoilt: Spoilt, tmp_path: Path, what: str, route: str, said: str
+    spark: SparkSession, spoilt: Spoilt, tmp_path: Path, what: str, said: str
 ) -> None:
     with pytest.raises(JobFailed) as caught:
-        decode_files(spark, spoilt.folder, tmp_path / "out", what=what, route=route)
+        decode_files(spark, spoilt.folder, tmp_path / "out", what=what)
     assert str(caught.value).startswith(said.format(**vars(spoilt)))
     assert os.listdir(tmp_path) == []
 
@@ -154,12 +151,9 @@ def test_failfast_of_functions_names_the_row_of_the_batch_or_the_position(spark:
             found.write.format("noop").mode("overwrite").save()
 
 
-@pytest.mark.parametrize("route", ["files", "dataframe"])
-def test_permissive_loses_nothing_but_the_corrupt_message(
-    spark: SparkSession, spoilt: Spoilt, tmp_path: Path, route: str
-) -> None:
+def test_permissive_loses_nothing_but_the_corrupt_message(spark: SparkSession, spoilt: Spoilt, tmp_path: Path) -> None:
     fields = ["kind", "xid", "relation_id", "new", "error"]
-    decode_files(spark, spoilt.folder, tmp_path / "out", keep=["seq"], fields=fields, mode="PERMISSIVE", route=route)
+    decode_files(spark, spoilt.folder, tmp_path / "out", keep=["seq"], fields=fields, mode="PERMISSIVE")
     found = read_back(tmp_path / "out").sort_by("seq")
     assert found["seq"].to_pylist() == list(range(ROWS))
     bad = found.slice(spoilt.position, 1).to_pylist()
@@ -171,11 +165,8 @@ def test_permissive_loses_nothing_but_the_corrupt_message(
         assert part.combine_chunks().equals(expected.slice(start, length).combine_chunks())
 
 
-@pytest.mark.parametrize("route", ["files", "dataframe"])
-def test_permissive_loses_nothing_but_the_corrupt_change(
-    spark: SparkSession, spoilt: Spoilt, tmp_path: Path, route: str
-) -> None:
-    decode_files(spark, spoilt.folder, tmp_path / "out", what=TABLE, mode="PERMISSIVE", route=route)
+def test_permissive_loses_nothing_but_the_corrupt_change(spark: SparkSession, spoilt: Spoilt, tmp_path: Path) -> None:
+    decode_files(spark, spoilt.folder, tmp_path / "out", what=TABLE, mode="PERMISSIVE")
     found = read_back(tmp_path / "out").sort_by("_position")
     expected = pgdecode.ChangeDecoder().table(spoilt.good, TABLE, range(len(spoilt.good)))
     found = found.cast(expected.schema)
@@ -223,13 +214,8 @@ def test_functions_report_a_corrupt_file_with_sparks_error(
 def test_a_job_reports_a_corrupt_file_as_its_reader_does(
     spark: SparkSession, damaged: Path, tmp_path: Path, what: str
 ) -> None:
-    with pytest.raises(JobFailed) as by_spark:
-        decode_files(spark, damaged, tmp_path / "out", what=what, route="dataframe")
-    assert isinstance(by_spark.value.__cause__, OF_SPARK)
-    assert re.match(rf"\[FAILED_READ_FILE\.\w+\] .*{damaged}", str(by_spark.value))
-    assert str(by_spark.value) in str(by_spark.value.__cause__)
     with pytest.raises(JobFailed) as by_tasks:
-        decode_files(spark, damaged, tmp_path / "out", what=what, route="files")
+        decode_files(spark, damaged, tmp_path / "out", what=what)
     with pytest.raises((pa.ArrowException, OSError)) as by_pyarrow:
         pq.read_table(damaged, columns=["data"])
     assert str(by_tasks.value) == f"{damaged}: cannot be read further: {str(by_pyarrow.value).splitlines()[0]}"

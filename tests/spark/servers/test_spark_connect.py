@@ -70,8 +70,8 @@ assert typed.count() == sum(
     for item in payloads.to_pylist()
 )
 
-for what, route in (("messages", "files"), ("changes", "files"), ("public.orders", "dataframe")):
-    done = spark_udfs.decode_files(spark, source, f"{out}/{what}", what=what, route=route)
+for what in ("messages", "changes", "public.orders"):
+    done = spark_udfs.decode_files(spark, source, f"{out}/{what}", what=what)
     n_rows = spark.read.parquet(f"{out}/{what}").count()
     assert n_rows == {"messages": len(payloads), "changes": expected.num_rows}.get(what, table.num_rows), (what, n_rows)
 assert read_manifest(Path(out, "changes")).rows == expected.num_rows
