@@ -44,6 +44,7 @@ from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, InStream, Mode, NameClash, UnrepresentableValues, Unwrap, limits_with
+from pgdecode.rows.options import OF_TABLES
 from pgdecode.runs.atomic_output import check_target, staged
 from pgdecode.runs.manifest import read_manifest
 from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, real_path
@@ -261,7 +262,7 @@ def decode(
         parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
         parameters.check_names("--fields", fields, ENVELOPE_NAMES)
     if not relations:
-        parameters.refuse(context, parameters.OF_TABLES, "--table and --snapshot")
+        parameters.refuse(context, OF_TABLES, "--table and --snapshot")
     if unknown := [name for name in renames if name not in relations]:
         raise click.UsageError(f"--rename {unknown[0]}: not a table of --table or --snapshot")
     if snapshots:

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from pyspark.sql import Column
 
 from pgdecode import MessageDecoder
-from pgdecode.protocol.options import (
-    MAX_VALUE_BYTES,
-    Empty,
-    InStream,
-    RowMode,
-    Unwrap,
-    check_option,
-    limits_with,
-    stream_option,
-)
-from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
+from pgdecode.protocol.options import MAX_VALUE_BYTES, limits_with, stream_option
+from pgdecode.rows.options import with_options
+from spark_udfs.columns.column_options import ColumnOptions, EnvelopeKeywords
+from spark_udfs.columns.udf_adapters import adapter_named, user_defined
 from spark_udfs.runtime.worker import ArrowFunction, Options, PandasFunction
 
 _FUNCTIONS = {"arrow": ArrowFunction, "pandas": PandasFunction}
 
 
-def parse_pgoutput(
-    col: Column | str,
-    *,
-    fields: Iterable[str] | None = None,
-    in_stream: InStream | bool | Column | None = "auto",
-    mode: RowMode = "FAILFAST",
-    adapter: Adapter = "auto",
-    empty: Empty = "null",
-    max_value_bytes: int = MAX_VALUE_BYTES,
-    unwrap: Unwrap = "auto",
-) -> Column:
+@with_options(ColumnOptions)
+def parse_pgoutput(col: Column | str, **options: Unpack[EnvelopeKeywords]) -> Column:
     """Decode a column of pgoutput payloads to a struct with the columns of the envelope.
 
     Parameters
     ----------
     col : Column or str
         Binary, one message per row, tag byte first, or in a form that `unwrap` names; or the name of such a column.
+
+    Other Parameters
+    ----------------
     fields : iterable of str, optional
         Fields of the struct, in this order; by default all columns of the envelope,
         `pgdecode.envelope.schema.envelope_schema()`. Returning decoded columns to Spark is most of the cost, so name
@@ -113,28 +100,20 @@ def parse_pgoutput(
     """
     if not isinstance(col, Column | str):
         raise TypeError(f"col is a Column or the name of one, not {type(col).__name__}")
-    by_row = isinstance(in_stream, Column)
-    function = envelope_function(
-        fields, "auto" if isinstance(in_stream, Column) else in_stream, mode, adapter, empty, unwrap, max_value_bytes
-    )
-    decoded: Column = function(col, in_stream) if by_row else function(col)
+    function, by_row = envelope_function(options)
+    decoded: Column = function(col, by_row) if by_row is not None else function(col)
     return decoded
 
 
-def envelope_function(
-    fields: Iterable[str] | None,
-    in_stream: object,
-    mode: RowMode,
-    adapter: Adapter,
-    empty: Empty,
-    unwrap: Unwrap,
-    max_value_bytes: int,
-) -> Any:
-    """Check the options, and make the Spark function."""
-    maker = adapter_named(adapter)
-    check_option("unwrap", unwrap, Unwrap)
-    states = stream_option(in_stream, "a boolean Column")
-    schema = MessageDecoder(in_stream=states, fields=fields, mode=mode, empty=empty).schema
-    options = Options(tuple(schema.names), states, mode, empty, unwrap, limits_with(max_value_bytes))
-    function = user_defined(maker, _FUNCTIONS[maker](options), schema)
-    return function.asNondeterministic() if states == "ordered" else function
+def envelope_function(given: Mapping[str, Any]) -> tuple[Any, Column | None]:
+    """Check the options, and make the Spark function. Return also the column of stream states, if there is one."""
+    options, keywords = ColumnOptions.split(given)
+    maker = adapter_named(options.adapter)
+    by_row = options.in_stream if isinstance(options.in_stream, Column) else None
+    states = stream_option("auto" if by_row is not None else options.in_stream, "a boolean Column")
+    limits = limits_with(keywords.pop("max_value_bytes", MAX_VALUE_BYTES))
+    mode, empty = keywords.get("mode", "FAILFAST"), keywords.get("empty", "null")
+    schema = MessageDecoder(in_stream=states, fields=options.fields, mode=mode, empty=empty).schema
+    sent = Options(tuple(schema.names), states, mode, empty, options.unwrap, limits)
+    function = user_defined(maker, _FUNCTIONS[maker](sent), schema)
+    return function.asNondeterministic() if states == "ordered" else function, by_row

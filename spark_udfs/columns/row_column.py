@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
@@ -11,13 +11,13 @@ from pyspark.sql import Column, SparkSession
 import pgdecode
 from pgdecode import Relation, Type
 from pgdecode.protocol.errors import unknown_names
-from pgdecode.protocol.options import MAX_VALUE_BYTES, Empty, RowMode, UnrepresentableValues, Unwrap, check_option
+from pgdecode.rows.options import with_options
+from spark_udfs.columns.column_options import ColumnOptions, RelationKeywords
 from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, Keywords, PandasRows, RowOptions, relation_of
-from spark_udfs.columns.udf_adapters import Adapter, adapter_named, user_defined
+from spark_udfs.columns.udf_adapters import adapter_named, user_defined
 from spark_udfs.schema.spark_types import session_has_time, supported_schema
-from spark_udfs.schema.years import Years, any_year
+from spark_udfs.schema.years import any_year
 
-Others = Literal["error", "null"]
 _FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
 # The attributes that an object needs to be used as a message.
 _ATTRIBUTES = {
@@ -26,44 +26,8 @@ _ATTRIBUTES = {
 }
 
 
-class RelationOptions(TypedDict, total=False):
-    """Options of `from_pgoutput`, for `register_relation`."""
-
-    fields: Iterable[str] | None
-    mode: RowMode
-    types: Mapping[str | int, str] | None
-    columns: Mapping[str, str] | None
-    type_messages: Iterable[Any]
-    encoding: str
-    datestyle: str
-    unrepresentable: UnrepresentableValues
-    others: Others
-    years: Years
-    adapter: Adapter
-    empty: Empty
-    max_value_bytes: int
-    unwrap: Unwrap
-
-
-def from_pgoutput(
-    col: Column | str,
-    relation: Any,
-    *,
-    fields: Iterable[str] | None = None,
-    mode: RowMode = "FAILFAST",
-    types: Mapping[str | int, str] | None = None,
-    columns: Mapping[str, str] | None = None,
-    type_messages: Iterable[Any] = (),
-    encoding: str = "UTF8",
-    datestyle: str = "ISO, MDY",
-    unrepresentable: UnrepresentableValues = "error",
-    others: Others = "error",
-    years: Years = "1-9999",
-    adapter: Adapter = "auto",
-    empty: Empty = "null",
-    max_value_bytes: int = MAX_VALUE_BYTES,
-    unwrap: Unwrap = "auto",
-) -> Column:
+@with_options(ColumnOptions)
+def from_pgoutput(col: Column | str, relation: Any, **options: Unpack[RelationKeywords]) -> Column:
     """Decode the insert, update and delete payloads of one relation to a struct of typed columns.
 
     Parameters
@@ -73,6 +37,9 @@ def from_pgoutput(
     relation : Relation, bytes, or an object with the same attributes
         The table's columns: a Relation message from `pgdecode.decode`, or the bytes of a Relation message that was not
         sent inside a stream.
+
+    Other Parameters
+    ----------------
     fields : iterable of str, optional
         Fields of the struct, in this order; by default all columns of `pgdecode.decode_rows`. Returning decoded columns
         to Spark is most of the cost, so leave out `_old` if you do not need the old rows.
@@ -144,28 +111,13 @@ def from_pgoutput(
     """
     if not isinstance(col, Column | str):
         raise TypeError(f"col is a Column or the name of one, not {type(col).__name__}")
-    function = _user_defined(
-        relation,
-        fields=fields,
-        mode=mode,
-        types=types,
-        columns=columns,
-        type_messages=type_messages,
-        encoding=encoding,
-        datestyle=datestyle,
-        unrepresentable=unrepresentable,
-        others=others,
-        years=years,
-        adapter=adapter,
-        empty=empty,
-        max_value_bytes=max_value_bytes,
-        unwrap=unwrap,
-    )
+    function = _user_defined(relation, options)
     decoded: Column = function(col)
     return decoded
 
 
-def register_relation(spark: SparkSession, name: str, relation: Any, **options: Unpack[RelationOptions]) -> None:
+@with_options(ColumnOptions)
+def register_relation(spark: SparkSession, name: str, relation: Any, **options: Unpack[RelationKeywords]) -> None:
     """Register `from_pgoutput` of one relation for SQL: `SELECT from_products(data) FROM t`.
 
     Parameters
@@ -174,7 +126,14 @@ def register_relation(spark: SparkSession, name: str, relation: Any, **options: 
         The session of the function.
     name : str
         Of the function, such as "from_products".
-    relation, **options
+    relation : Relation, bytes, or an object with the same attributes
+        As in `from_pgoutput`.
+
+    Other Parameters
+    ----------------
+    fields, mode, types, columns, type_messages, encoding, datestyle, unrepresentable, others, years, adapter
+        As in `from_pgoutput`.
+    empty, max_value_bytes, unwrap
         As in `from_pgoutput`.
 
     Examples
@@ -186,27 +145,16 @@ def register_relation(spark: SparkSession, name: str, relation: Any, **options: 
     >>> spark.sql("SELECT count(*) AS n FROM raw WHERE from_products(data)._op = 'update'").first().n
     36
     """
-    spark.udf.register(name, _user_defined(relation, **options))
+    spark.udf.register(name, _user_defined(relation, options))
 
 
-def _user_defined(
-    relation: Any,
-    *,
-    fields: Iterable[str] | None = None,
-    others: Others = "error",
-    years: Years = "1-9999",
-    adapter: Adapter = "auto",
-    unwrap: Unwrap = "auto",
-    type_messages: Iterable[Any] = (),
-    **keywords: Any,
-) -> Any:
-    """Check the options, and make the Spark function. `keywords` are those of `decode_rows`."""
-    maker = adapter_named(adapter)
-    check_option("others", others, Others)
-    check_option("unwrap", unwrap, Unwrap)
-    passes = any_year(years)
+def _user_defined(relation: Any, given: RelationKeywords) -> Any:
+    """Check the options, and make the Spark function."""
+    options, keywords = ColumnOptions.split(given)
+    maker = adapter_named(options.adapter)
+    passes = any_year(options.years)
     plain = _relation_to_json(relation)
-    sent = [_message(message, Type) for message in type_messages]
+    sent = [_message(message, Type) for message in options.type_messages]
     plain_keywords: dict[str, Any] = {
         name: dict(values) if isinstance(values, Mapping) else values for name, values in keywords.items()
     }
@@ -215,12 +163,12 @@ def _user_defined(
     )
     # Decoding zero rows checks the options, and returns the schema of all rows.
     schema = pgdecode.decode_rows([], relation_of(plain), **chosen.as_arguments()).schema
-    names = _names(fields, schema)
+    names = _names(options.fields, schema)
     has_time = session_has_time(SparkSession.active())
-    options = RowOptions(plain, chosen, names, others == "null", passes, has_time, unwrap)
+    of_rows = RowOptions(plain, chosen, names, options.others == "null", passes, has_time, options.unwrap)
     return user_defined(
         maker,
-        _FUNCTIONS[maker](options),
+        _FUNCTIONS[maker](of_rows),
         supported_schema(pa.schema([schema.field(name) for name in names]), has_time=has_time),
     )
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Unpack
 
 from pyspark.sql import SparkSession
 
-from pgdecode.protocol.options import MAX_VALUE_BYTES, Empty, InStream, RowMode, Unwrap
+from pgdecode.rows.options import with_options
+from spark_udfs.columns.column_options import ColumnOptions, RegisterKeywords
 from spark_udfs.columns.envelope_column import envelope_function
-from spark_udfs.columns.udf_adapters import Adapter
 from spark_udfs.schema.spark_types import session_has_time
 from spark_udfs.sources.data_source import PgoutputSource, PgoutputSourceWithTime
 
 
-def register(
-    spark: SparkSession,
-    *,
-    fields: Iterable[str] | None = None,
-    in_stream: InStream | bool | None = "auto",
-    mode: RowMode = "FAILFAST",
-    adapter: Adapter = "auto",
-    empty: Empty = "null",
-    max_value_bytes: int = MAX_VALUE_BYTES,
-    unwrap: Unwrap = "auto",
-) -> None:
+@with_options(ColumnOptions)
+def register(spark: SparkSession, **options: Unpack[RegisterKeywords]) -> None:
     """Register the function `parse_pgoutput` for SQL, and the data source "pgoutput", in a session.
 
     The function is used as in `SELECT parse_pgoutput(data) FROM t`. Its optional second argument is a boolean column:
@@ -33,6 +24,9 @@ def register(
     Parameters
     ----------
     spark : SparkSession
+
+    Other Parameters
+    ----------------
     fields, in_stream, mode, adapter, empty, max_value_bytes, unwrap
         For the function, as in `parse_pgoutput`. The data source has options of its own.
 
@@ -44,6 +38,6 @@ def register(
     >>> spark.sql("SELECT count(*) AS n FROM raw WHERE parse_pgoutput(data).kind = 'insert'").first().n
     542
     """
-    function = envelope_function(fields, in_stream, mode, adapter, empty, unwrap, max_value_bytes)
+    function, _ = envelope_function(options)
     spark.udf.register("parse_pgoutput", function)
     spark.dataSource.register(PgoutputSourceWithTime if session_has_time(spark) else PgoutputSource)
