@@ -80,7 +80,7 @@ def option_types() -> dict[str, Any]:
     return {name: hint for name, hint in get_type_hints(Options).items() if name in DEFAULTS}
 
 
-def with_options(*classes: type) -> Callable[[_Function], _Function]:
+def with_options(*classes: type, is_listed: bool = True) -> Callable[[_Function], _Function]:
     """Decorate a function that takes `**options: Unpack[Keywords]`.
 
     Its signature lists the options with their defaults, for `help` and for programs that complete code. An unknown
@@ -90,6 +90,8 @@ def with_options(*classes: type) -> Callable[[_Function], _Function]:
     ----------
     *classes : dataclass
         Those that have the defaults, in addition to `Options`.
+    is_listed : bool
+        Whether the signature lists the options. Otherwise it has them as one group, `**options`.
     """
     defaults = {**DEFAULTS, **{item.name: item.default for cls in classes for item in fields(cls)}}
 
@@ -120,7 +122,8 @@ def with_options(*classes: type) -> Callable[[_Function], _Function]:
                 raise TypeError(f"{what}() has no option {unknown!r}{hint}; there are {', '.join(names)}")
             return function(*arguments, **given)
 
-        checked.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        if is_listed:
+            checked.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return checked  # type: ignore[return-value]
 
     return decorated

@@ -131,9 +131,7 @@ def register_relation(spark: SparkSession, name: str, relation: Any, **options: 
 
     Other Parameters
     ----------------
-    fields, mode, types, columns, type_messages, encoding, datestyle, unrepresentable, others, years, adapter
-        As in `from_pgoutput`.
-    empty, max_value_bytes, unwrap
+    **options
         As in `from_pgoutput`.
 
     Examples

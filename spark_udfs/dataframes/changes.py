@@ -96,7 +96,7 @@ def changes(df: DataFrame, **options: Unpack[ChangesKeywords]) -> DataFrame:
     catalog : RelationCatalog, or mapping of sources to catalogs, optional
         Relations that the payloads do not describe, because the payloads begin in the middle of a session; with
         `source`, one catalog for each. Versions from positions after the first payload are ignored.
-    mode, include_uncommitted, drop_duplicates, start, empty, types, encoding, datestyle
+    **options
         As in `pgdecode.ChangeDecoder`. In the mode "FAILFAST", the query fails at a bad payload, with its position.
         `observation` counts what `bad_rows` and `skipped` of a decoder do.
     max_value_bytes : int
@@ -173,7 +173,7 @@ def table_changes(df: DataFrame, relation: str, **options: Unpack[TableChangesKe
     ----------------
     payload, unwrap, position, source, catalog, session, state, observation, max_value_bytes
         As in `changes`.
-    mode, include_uncommitted, drop_duplicates, start, empty, types, unrepresentable, name_clash, encoding, datestyle
+    **options
         As in `pgdecode.ChangeDecoder`. A bad payload may be of any table, so in "PERMISSIVE" mode all bad payloads are
         in the result.
     columns, renames

@@ -103,7 +103,7 @@ def replication_state(df: DataFrame, **options: Unpack[ReplicationStateKeywords]
     ----------------
     payload, unwrap, position, catalog, session, state
         As in `changes`, with the same values. Bad payloads are no error here; `changes` reports them.
-    drop_duplicates, start, empty
+    **options
         As in `pgdecode.ChangeDecoder`, with the values that `changes` has.
 
     Returns

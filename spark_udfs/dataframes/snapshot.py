@@ -68,10 +68,10 @@ def snapshot(df: DataFrame, relation: str, **options: Unpack[SnapshotKeywords]) 
         unknown.
     observation : pyspark.sql.Observation, optional
         As in `changes`. It counts the table's changes.
-    drop_duplicates, start, empty, types, unrepresentable, name_clash, encoding, datestyle
-        As in `pgdecode.ChangeDecoder`.
     mode, columns, renames
         As in `pgdecode.snapshot`. In the mode "FAILFAST", the query fails at a bad payload, with its position.
+    **options
+        As in `pgdecode.ChangeDecoder`.
     years : {"1-9999", "any"}
         As in `from_pgoutput`.
 

@@ -27,7 +27,7 @@ def register(spark: SparkSession, **options: Unpack[RegisterKeywords]) -> None:
 
     Other Parameters
     ----------------
-    fields, in_stream, mode, adapter, empty, max_value_bytes, unwrap
+    **options
         For the function, as in `parse_pgoutput`. The data source has options of its own.
 
     Examples

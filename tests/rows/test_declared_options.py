@@ -98,3 +98,14 @@ def test_an_unknown_option_is_an_error_that_names_the_nearest() -> None:
     given: dict[str, Any] = {"drop_duplicate": True}
     with pytest.raises(TypeError, match=r"^function\(\) has no option 'drop_duplicate' \(did you mean drop_duplicates"):
         function("t", **given)
+
+
+def test_a_signature_can_have_the_options_as_one_group() -> None:
+    def grouped(**options: Unpack[TableFrameKeywords]) -> None:
+        """A function."""
+
+    decorated = with_options(is_listed=False)(grouped)
+    assert [*inspect.signature(decorated).parameters] == ["options"]
+    given: dict[str, Any] = {"modes": "PERMISSIVE"}
+    with pytest.raises(TypeError, match="has no option 'modes'"):
+        decorated(**given)

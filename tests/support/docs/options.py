@@ -67,10 +67,11 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, str]:
     """Options of a function, which are its keyword-only parameters, with their defaults as source text."""
+    parameters = inspect.signature(function).parameters
+    grouped = [] if "options" not in parameters else [name for name in hints_of(function) if name in DEFAULTS]
     return {
-        parameter.name: source_text(parameter.default)
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
+        **{item.name: source_text(item.default) for item in parameters.values() if item.kind is item.KEYWORD_ONLY},
+        **{name: source_text(DEFAULTS[name]) for name in grouped},
     }
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import griffe
 
+SECTIONS = griffe.DocstringSectionParameters, griffe.DocstringSectionOtherParameters
+
 
 class SharedItems(griffe.Extension):
     """Correct what griffe makes of an item `a, b : type`: both names have the type and the default of the first."""
@@ -17,25 +19,28 @@ class SharedItems(griffe.Extension):
         for item in documented(pkg):
             assert item.docstring
             # Before the docstring is parsed, which takes types from the signature.
-            list_options(item)
-            for section in item.docstring.parsed:
-                if isinstance(section, griffe.DocstringSectionParameters | griffe.DocstringSectionOtherParameters):
-                    section.value = corrected(section.value, item.parameters)
+            options = listed_options(item)
+            sections = [section for section in item.docstring.parsed if isinstance(section, SECTIONS)]
+            for section in sections:
+                section.value = corrected(section.value, item.parameters)
+            described = {name for section in sections for one in section.value for name in one.name.split(", ")}
+            for one in (one for section in sections for one in section.value if one.name == "**options" and options):
+                one.name, one.annotation, one.value = ", ".join(sorted(options - described)), None, None
+            if options:
+                del item.parameters["options"]
 
 
-def list_options(owner: griffe.Class | griffe.Function) -> None:
-    """Replace `**options: Unpack[Keywords]` in a signature by the options, as `help` shows them."""
+def listed_options(owner: griffe.Class | griffe.Function) -> set[str]:
+    """Add the options of `**options: Unpack[Keywords]` to a signature, as `help` shows them, and return their names."""
     function = owner.members.get("__init__") if isinstance(owner, griffe.Class) else owner
     if not isinstance(function, griffe.Function) or "Unpack" not in str([*function.parameters][-1:]):
-        return
-    found = inspect.signature(pydoc.locate(function.path)).parameters  # type: ignore[arg-type]
-    for parameter in [*function.parameters]:
-        if parameter.name not in found:  # of `**options`
-            del function.parameters[parameter.name]
-    for name, item in found.items():
-        if name not in function.parameters:
-            kind, default = griffe.ParameterKind.keyword_only, repr(item.default)
-            function.parameters.add(griffe.Parameter(name, kind=kind, annotation=item.annotation, default=default))
+        return set()
+    parameters = inspect.signature(pydoc.locate(function.path)).parameters  # type: ignore[arg-type]
+    options = {name: item for name, item in parameters.items() if name not in function.parameters}
+    for name, item in options.items():
+        kind, default = griffe.ParameterKind.keyword_only, repr(item.default)
+        function.parameters.add(griffe.Parameter(name, kind=kind, annotation=item.annotation, default=default))
+    return set(options)
 
 
 def documented(owner: griffe.Object) -> list[griffe.Class | griffe.Function]:
