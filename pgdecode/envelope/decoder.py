@@ -239,9 +239,10 @@ class MessageDecoder:
     def _scan(
         self, source: Source, streamed: bool | None, n_threads: int, in_stream: Any, *, kind_codes: bool = False
     ) -> tuple[pa.RecordBatch, bool | None, int]:
-        found: Any = None
-        for in_full in (False, True):
-            if found is None:
+        n_resolvers = resolvers_for(source, n_threads)
+        buffers: Any = None
+        for check_contradictions in (False, True):
+            if buffers is None:
                 scan = Scan(
                     source,
                     self._names,
@@ -251,23 +252,23 @@ class MessageDecoder:
                     kind_codes=kind_codes,
                     empty_is_null=self._empty_is_null,
                 )
-                carry = scan.resolve_streams(in_stream, streamed, in_full, resolvers_for(source, n_threads))
-                found = scan.run(n_threads)
-        codes = found.pop("kind") if kind_codes else None
-        arrays = _envelope(found, source.n_rows, self._names)
+                carry = scan.resolve_streams(in_stream, streamed, check_contradictions, n_resolvers)
+                buffers = scan.run(n_threads)
+        codes = buffers.pop("kind") if kind_codes else None
+        arrays = _envelope(buffers, source.n_rows, self._names)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if codes is not None:
-            place = self._names.index("kind")
-            batch = batch.set_column(place, "kind", pa.Array.from_buffers(CODES_TYPE, source.n_rows, codes))
+            index = self._names.index("kind")
+            batch = batch.set_column(index, "kind", pa.Array.from_buffers(CODES_TYPE, source.n_rows, codes))
         return batch, carry, scan.n_empty
 
 
-def _envelope(found: dict[str, tuple[Any, ...]], n_rows: int, names: list[str]) -> list[pa.Array]:
+def _envelope(buffers: dict[str, tuple[Any, ...]], n_rows: int, names: list[str]) -> list[pa.Array]:
     """Make the columns over the buffers that the scan filled."""
     nulls = _kept_nulls if n_rows <= _SHARED_ROWS else _nulls
     arrays = []
     for name in names:
-        parts = found.get(name)
+        parts = buffers.get(name)
         if parts is None:
             arrays.append(nulls(n_rows, name))
         elif name in _NESTED:

@@ -1,4 +1,7 @@
-"""Extraction of payloads from XLogData frames, and from hexadecimal or base64 text."""
+"""Extraction of payloads from XLogData frames, and from hexadecimal or base64 text.
+
+Source: PostgreSQL documentation, "Streaming Replication Protocol" (XLogData, Primary keepalive message) and "bytea".
+"""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ def shown(name: str) -> str:
 
 def listed(names: Iterable[str]) -> str:
     """List names for an error text, unquoted and at most `MOST_SHOWN`; "none" if there are none."""
-    found = list(names)
-    more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
-    return ", ".join(shown(name)[1:-1] for name in found[:MOST_SHOWN]) + more or "none"
+    every = list(names)
+    more = f" and {len(every) - MOST_SHOWN} more" if len(every) > MOST_SHOWN else ""
+    return ", ".join(shown(name)[1:-1] for name in every[:MOST_SHOWN]) + more or "none"
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -91,9 +91,9 @@ class DecodeError(ValueError):
         expected: int | None = None,
         seen: int | None = None,
     ) -> None:
-        places = (("row", row), ("position", position), ("offset", offset))
-        where = ", ".join(f"{name} {number}" for name, number in places if number is not None)
-        super().__init__(f"{where}: {detail}")
+        numbers = (("row", row), ("position", position), ("offset", offset))
+        location = ", ".join(f"{name} {number}" for name, number in numbers if number is not None)
+        super().__init__(f"{location}: {detail}")
         self.detail = detail
         self.row = row
         self.position = position
@@ -111,13 +111,13 @@ class DecodeError(ValueError):
 
     def at_position(self, position: int) -> DecodeError:
         """Copy the error, with a position in place of the row."""
-        kept = ("offset", "tag", "relation", "column", "expected", "seen")
-        return type(self)(self.detail, position=position, **{name: getattr(self, name) for name in kept})
+        attributes = ("offset", "tag", "relation", "column", "expected", "seen")
+        return type(self)(self.detail, position=position, **{name: getattr(self, name) for name in attributes})
 
     def with_detail(self, detail: str) -> DecodeError:
         """Copy the error, with another text."""
-        kept = ("row", "position", "offset", "tag", "relation", "column", "expected", "seen")
-        return type(self)(detail, **{name: getattr(self, name) for name in kept})
+        attributes = ("row", "position", "offset", "tag", "relation", "column", "expected", "seen")
+        return type(self)(detail, **{name: getattr(self, name) for name in attributes})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.detail, {**self.__dict__, "detail": None})

@@ -46,19 +46,19 @@ def record_from_json(kind: type[Record], plain: Any, **others: Any) -> Record:
     ValueError
         If it is not an object, or a field is missing, unknown, or has another type. The text has no values.
     """
-    found = _of_type(dict, plain, "an object")
+    record = _of_type(dict, plain, "an object")
     checks = _checks(cast(Any, kind))
     values = {}
     for name, check in checks.items():
         if name in others:
             continue
-        if name not in found:
+        if name not in record:
             raise ValueError(f"has no {name}")
         try:
-            values[name] = check(found[name])
+            values[name] = check(record[name])
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-    if len(values) < len(found):
+    if len(values) < len(record):
         raise ValueError("has a field that this pgdecode does not know")
     return kind(**values, **others)
 

@@ -1,4 +1,7 @@
-"""Conversion of log sequence numbers (LSNs) to and from PostgreSQL's text form."""
+"""Conversion of log sequence numbers (LSNs) to and from PostgreSQL's text form.
+
+Source: pg_lsn_in and pg_lsn_out, utils/adt/pg_lsn.c.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names of tables as text: "schema.table", with quotes as in PostgreSQL where a dot or quote is part of a name."""
+"""Names of tables as text: "schema.table", with quotes as in PostgreSQL where a dot or quote is part of a name.
+
+Source: PostgreSQL documentation, "Identifiers and Key Words".
+"""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def with_free_names(version: RelationVersion) -> RelationVersion:
 def with_free_renames(renames: Renames) -> Renames:
     """Replace names in stated renames as `with_free_names` does."""
     return {
-        table: [(free_name(old), free_name(new), position) for old, new, position in found]
-        for table, found in renames.items()
+        table: [(free_name(old), free_name(new), position) for old, new, position in of_table]
+        for table, of_table in renames.items()
     }
 
 

@@ -49,45 +49,24 @@ def decode_rows(
         The names, types and modifiers of the columns, as the stream sent them: a Relation message from `decode`, or a
         version from a `RelationCatalog`, which includes the Type messages.
     types : mapping of OID or a type's name to a PostgreSQL type, optional
-        Types that the stream does not describe. A key is an OID, or a name as in the Type messages: {"public.mood":
-        "enum", "public.address": "(street text, zip int4, geo point)", 20001: "numeric(12,2)"}. A type is written as in
-        SQL, with modifiers and `[]`: "timestamp(3) with time zone", "varchar(10)[]". A composite with its fields
-        becomes a struct, and may use other names of `types`. "record" keeps a composite as text, in binary only if its
-        fields have built-in types or OIDs among the keys. A user-defined range is "range(float8)". An array type is
-        known by its element type, or by its own name, "public.mood[]". A type may also be the OID of another key:
-        "20001[]". The Type message of a domain has the name of its base type, so an entry for the base type applies to
-        the domain too. Use the OID for the domain alone.
-        A key may also be a built-in type; the entry then applies to all columns of this type:
-        {"numeric": "numeric(20,4)"}. These conversions are possible: numeric to another numeric (a value that does not
-        fit exactly is unrepresentable) or to "float8" (rounded to the nearest value), all types to "text" (PostgreSQL's
-        text form), and arrays if their elements can be converted. {"money": "money(2)"} sets the number of fraction
-        digits of money, which its binary form does not include. Other conversions raise ValueError.
+        Types that the stream does not describe, by OID or by the name in the Type messages: {"public.mood": "enum",
+        "public.address": "(street text, zip int4, geo point)", 20001: "numeric(12,2)"}. Or conversions of a built-in
+        type: {"numeric": "numeric(20,4)", "money": "money(2)"}. "Types that you declare" in docs/types.md lists both.
     columns : mapping of a column's name to a PostgreSQL type, optional
         The same for one column: {"price": "numeric(20,4)"}. It takes precedence over `types`.
     type_messages : iterable of Type, optional
         The stream's Type messages. Domains, hstore, citext and pgvector types are recognised by their names in them.
-    encoding : str
-        client_encoding of the capturing session, by PostgreSQL's name: "LATIN1", "WIN1252", "EUC_JP", "SJIS"
-        (`encodings.CODECS` has all). The server converts text to this encoding, also in binary form. Text is converted
-        back to UTF-8 before it is decoded. Bytes that are invalid in the encoding are a fault; they are never replaced.
-        In "SQL_ASCII" all bytes that are not ASCII are invalid. In a binary hstore only ASCII can be read, because the
-        server sends lengths from before the conversion. Binary xml keeps the encoding that its declaration names.
-    datestyle : str
-        DateStyle of the capturing session as SHOW prints it: "SQL, DMY", "Postgres, MDY", "German, DMY". It determines
-        the text form of dates and timestamps, also in arrays, ranges and composites. Styles other than ISO abbreviate
-        the time zone of a timestamptz. Only numbers, UTC and GMT can be decoded; others raise `UndecodableZone`.
+    encoding, datestyle : str
+        client_encoding and DateStyle of the capturing session as SHOW prints them: "LATIN1", "SQL, DMY". "Text of other
+        sessions" in docs/types.md has the rules. Bytes that are invalid in the encoding are a fault.
     mode : {"FAILFAST", "PERMISSIVE"}
         Raise on the first bad row or value; or return a null row for a malformed message, or a null for a bad value,
         with the reason in `_error`.
     unrepresentable : {"error", "null", "clamp", "text"}
-        What to do with a value that the Arrow type cannot represent: NaN in a decimal, infinity in a date, 24:00:00,
-        year 294276, an array with several dimensions; and 1.79769313486232e+308, the largest float8 in the default text
-        form of PostgreSQL 10 and 11, which is rounded up and exceeds all floats. "null" makes it null without an error.
-        "clamp" uses the lowest or highest value that both types have (`pgtypes.clamped` lists them), also for elements
-        of arrays and bounds of ranges. NaN and arrays with several dimensions cannot be clamped and remain an error.
-        "text" makes a string column of every column whose type has such values: dates, times, timestamps, intervals,
-        numeric(p, s), floats, arrays, and ranges of these. It has PostgreSQL's text form (`pgtypes.as_text`), and
-        `pg:form` in its metadata is "text".
+        What to do with a value that the Arrow type cannot represent, such as NaN in a decimal. "null" makes it null
+        without an error. "clamp" uses the lowest or highest value that both types have (`pgtypes.clamped`); NaN and
+        arrays with several dimensions remain an error. "text" makes a column of PostgreSQL's text form of every column
+        whose type has such values, with `pg:form` "text" in its metadata.
     limits : Limits
         Larger payloads are bad payloads.
     strict_flags : bool
@@ -106,16 +85,6 @@ def decode_rows(
         The table's columns have the new values, or for a delete the old values that were sent. An unchanged TOAST value
         is taken from the old row; if the old row does not have it, it is null and `_unchanged` names the column.
         Timestamps are microseconds, in UTC if the type has a time zone.
-
-    Notes
-    -----
-    Other settings of the capturing session are not needed. The text itself shows IntervalStyle and bytea_output: no
-    text has different meanings in two styles. Each timestamptz includes its TimeZone. With extra_float_digits below 1
-    (the default before PostgreSQL 12), a server writes floats with fewer digits. They decode to the number that was
-    written; the largest floats are rounded up and become unrepresentable. None of these settings changes the binary
-    form.
-
-    Names in Relation and Type messages are in client_encoding too, but `decode` accepts only UTF-8 there.
 
     Raises
     ------

@@ -71,8 +71,8 @@ def decodings(
     unknown = set(overrides.columns) - {column.name for column in relation.columns}
     if unknown:
         raise ValueError(f"columns names {sorted(unknown)}, but relation {relation.name!r} has no such column")
-    found = [overrides.decoding(column, known.get(column.type_id)) or OPAQUE for column in relation.columns]
-    return [_with_unrepresentable(decoding, unrepresentable) for decoding in found]
+    chosen = [overrides.decoding(column, known.get(column.type_id)) or OPAQUE for column in relation.columns]
+    return [_with_unrepresentable(decoding, unrepresentable) for decoding in chosen]
 
 
 def _with_unrepresentable(decoding: Decoding, unrepresentable: UnrepresentableValues) -> Decoding:

@@ -34,13 +34,13 @@ def with_type_hint(
     """
     names = [column.name for column in columns]
     # Native decoders set a name in place of the index.
-    at: int | str | None = error.column
-    if isinstance(at, str) and at in names:
-        at = names.index(at)
-    if not isinstance(at, int) or not 0 <= at < len(columns):
+    index: int | str | None = error.column
+    if isinstance(index, str) and index in names:
+        index = names.index(index)
+    if not isinstance(index, int) or not 0 <= index < len(columns):
         return error
-    message = next((item for item in type_messages if item.type_id == columns[at].type_id), None)
-    hint = _hint(error, columns[at], message, decodings[at], types or {})
+    message = next((item for item in type_messages if item.type_id == columns[index].type_id), None)
+    hint = _hint(error, columns[index], message, decodings[index], types or {})
     # The option `unrepresentable` does not help if the type is another one.
     return error if hint is None else error.with_detail(f"{_OF_OPTION.sub('', error.detail)}; {hint}")
 

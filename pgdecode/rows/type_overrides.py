@@ -52,11 +52,11 @@ class Overrides:
         wanted = self.columns.get(column.name) or self._of_type(column.type_id, message)
         if wanted is None:
             return self._of_former_type(message) if own is None and message is not None else own
-        found = declared(wanted, self._types)
+        target = declared(wanted, self._types)
         # The caller defines what a user-defined type is. Values of a known type can only be converted.
-        if own is None or (not certain and found.oid != TEXT_OID):
-            return found
-        converted = _converted(own, found)
+        if own is None or (not certain and target.oid != TEXT_OID):
+            return target
+        converted = _converted(own, target)
         if converted is None:
             raise InvalidTypes(
                 f"column {column.name!r} is {_name(column, message)} and cannot be read as {wanted!r}: a built-in type "
@@ -73,12 +73,12 @@ class Overrides:
         for key, is_array in ((BY_OID + full, False), (BY_OID + element, message.name.startswith("_"))):
             if key not in self._types:
                 continue
-            found = declared(self._types[key], self._types)
-            if found.codec in ("composite", "record"):
-                found = declared("record", self._types)
-            elif found != ENUM:
+            decoding = declared(self._types[key], self._types)
+            if decoding.codec in ("composite", "record"):
+                decoding = declared("record", self._types)
+            elif decoding != ENUM:
                 return None
-            return array_of(found) if is_array else found
+            return array_of(decoding) if is_array else decoding
         return None
 
     def _of_type(self, type_id: int, message: Type | None) -> str | None:

@@ -115,11 +115,11 @@ class ValueOptions:
         """Return the types of a table's columns, by the name or OID of a version of the table."""
         tables = self.columns or {}
         name = version.qualified_name
-        found = dict(tables.get(version.relation_id, {}))
+        types = dict(tables.get(version.relation_id, {}))
         for table, columns in tables.items():
             if isinstance(table, str) and (normal_name(table) == name or table == joined_name(name)):
-                found.update(columns)
-        return found
+                types.update(columns)
+        return types
 
     def check_names(self, known: Collection[str]) -> None:
         """Check that each name in `columns` and `renames` can mean only one of the known tables.
@@ -138,17 +138,17 @@ class ValueOptions:
         """Return the decodings of a version's columns. Columns in `text` are decoded to PostgreSQL's text form."""
         settings = settings_of(self.encoding, self.datestyle)
         own = _own(columns, version)
-        found = decodings(version.relation, self.types, version.types, self.unrepresentable, own)
+        chosen = decodings(version.relation, self.types, version.types, self.unrepresentable, own)
         return [
             under(settings, as_text(decoding) if column.name in text else decoding)
-            for column, decoding in zip(version.columns, found, strict=True)
+            for column, decoding in zip(version.columns, chosen, strict=True)
         ]
 
     def texts(self, version: RelationVersion) -> list[Decoding]:
         """Return the decodings of a version's columns to PostgreSQL's text form."""
         settings = settings_of(self.encoding, self.datestyle)
-        found = decodings(version.relation, self.types, version.types)
-        return [under(settings, text_as_sent(decoding)) for decoding in found]
+        chosen = decodings(version.relation, self.types, version.types)
+        return [under(settings, text_as_sent(decoding)) for decoding in chosen]
 
     def fields(self, version: RelationVersion, columns: Mapping[str, str]) -> list[pa.Field]:
         """Return the Arrow fields of a version's columns."""

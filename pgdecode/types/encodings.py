@@ -1,7 +1,9 @@
 """Decoding of PostgreSQL's client encodings by Python's codecs.
 
 Python's codecs and PostgreSQL's conversions were compared for every character that a PostgreSQL 15 server converts
-from UTF8 (utils/mb/conversion_procs). Where they differ, this module follows the server, because it wrote the bytes.
+from UTF8. Where they differ, this module follows the server, because it wrote the bytes.
+
+Source: utils/mb/conversion_procs; PostgreSQL documentation, "Character Set Support".
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Settings of the capturing session that change the text form of values, and their effect on decoding."""
+"""Settings of the capturing session that change the text form of values, and their effect on decoding.
+
+Source: PostgreSQL documentation, "Date/Time Output" and "Automatic Character Set Conversion"; EncodeDateTime,
+utils/adt/datetime.c.
+"""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ def _rounded(value: str, scale: int) -> str | None:
         number = Decimal(value)
         if not number.is_finite():
             return value
-        found = number.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _EXACT)
+        rounded = number.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _EXACT)
     except InvalidOperation:
         return None
     # PostgreSQL has no -0. A negative scale leaves no digits behind the point.
-    return format(abs(found) if found == 0 else found, "f")
+    return format(abs(rounded) if rounded == 0 else rounded, "f")
 
 
 def _float_to_integer(value: str) -> str | None:
@@ -100,8 +100,8 @@ def _float_to_numeric(digits: int, *, is_single: bool) -> Cast:
             return value
         if is_single:
             [number] = struct.unpack("f", struct.pack("f", number))
-        found = Decimal(f"{number:.{digits}g}")
-        return format(abs(found) if found == 0 else found, "f")
+        rounded = Decimal(f"{number:.{digits}g}")
+        return format(abs(rounded) if rounded == 0 else rounded, "f")
 
     return cast
 
@@ -159,25 +159,25 @@ _ISO_TIME = r"\d\d:\d\d:\d\d(?:\.\d+)?"
 def _date_to_timestamp(value: str) -> str | None:
     if value in ("infinity", "-infinity"):
         return value
-    found = re.fullmatch(rf"({_ISO_DATE})( BC)?", value, re.ASCII)
-    return f"{found[1]} 00:00:00{found[2] or ''}" if found else None
+    match = re.fullmatch(rf"({_ISO_DATE})( BC)?", value, re.ASCII)
+    return f"{match[1]} 00:00:00{match[2] or ''}" if match else None
 
 
 def _timestamp_to_date(value: str) -> str | None:
     if value in ("infinity", "-infinity"):
         return value
-    found = re.fullmatch(rf"({_ISO_DATE}) {_ISO_TIME}( BC)?", value, re.ASCII)
-    return f"{found[1]}{found[2] or ''}" if found else None
+    match = re.fullmatch(rf"({_ISO_DATE}) {_ISO_TIME}( BC)?", value, re.ASCII)
+    return f"{match[1]}{match[2] or ''}" if match else None
 
 
 def _timestamp_to_time(value: str) -> str | None:
-    found = re.fullmatch(rf"{_ISO_DATE} ({_ISO_TIME})(?: BC)?", value, re.ASCII)
-    return found[1] if found else None
+    match = re.fullmatch(rf"{_ISO_DATE} ({_ISO_TIME})(?: BC)?", value, re.ASCII)
+    return match[1] if match else None
 
 
 def _timetz_to_time(value: str) -> str | None:
-    found = re.fullmatch(rf"({_ISO_TIME})[+-][\d:]+", value, re.ASCII)
-    return found[1] if found else None
+    match = re.fullmatch(rf"({_ISO_TIME})[+-][\d:]+", value, re.ASCII)
+    return match[1] if match else None
 
 
 def _casts() -> dict[tuple[str, str], Cast]:
@@ -363,10 +363,10 @@ class TypeChange:
 
     def _text(self, value: str, cast: Cast) -> str | None:
         try:
-            found = cast(value)
+            converted = cast(value)
         except (ValueError, ArithmeticError, struct.error):
             return None  # not the text form of the type before, such as another DateStyle
-        return None if found is None else _with_modifier(found, self.after)
+        return None if converted is None else _with_modifier(converted, self.after)
 
 
 _OIDS = frozenset({("int4", "oid"), ("oid", "int4")})
@@ -377,8 +377,8 @@ def _each(values: pa.ChunkedArray, function: Cast) -> pa.ChunkedArray:
     chunks = []
     for chunk in values.chunks:
         encoded = chunk.dictionary_encode()
-        found = [None if value is None else function(value) for value in encoded.dictionary.to_pylist()]
-        chunks.append(pa.array(found, pa.string()).take(encoded.indices))
+        converted = [None if value is None else function(value) for value in encoded.dictionary.to_pylist()]
+        chunks.append(pa.array(converted, pa.string()).take(encoded.indices))
     return pa.chunked_array(chunks, pa.string())
 
 
@@ -388,8 +388,8 @@ def _with_digits(values: pa.Array, digits: int) -> pa.Array:
     epoch = 946_684_800_000_000 if pa.types.is_timestamp(values.type) else 0  # 2000-01-01 - 1970-01-01 in us
     since = pc.subtract(values.view(pa.int64()), epoch)
     size = pc.multiply(pc.divide(pc.add(pc.abs(since), unit // 2), unit), unit)
-    found = pc.add(pc.if_else(pc.less(since, 0), pc.negate(size), size), epoch)
-    return found.view(values.type)
+    rounded = pc.add(pc.if_else(pc.less(since, 0), pc.negate(size), size), epoch)
+    return rounded.view(values.type)
 
 
 def compare_alike(types: Iterable[ColumnType]) -> bool:

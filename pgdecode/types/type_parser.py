@@ -1,4 +1,7 @@
-"""Types as a user writes them: `numeric(12,2)`, `character varying(10)[]`, `(street text, zip int4)`."""
+"""Types as a user writes them: `numeric(12,2)`, `character varying(10)[]`, `(street text, zip int4)`.
+
+Source: PostgreSQL documentation, "Data Types", table 8.1 and "Composite Types"; SimpleTypename, parser/gram.y.
+"""
 
 from __future__ import annotations
 
@@ -128,23 +131,23 @@ class _Reader:
         self.types = types
         self.within = within
         self.depth = depth
-        self.at = 0
+        self.offset = 0
 
     def everything(self) -> Decoding:
-        found = self.type()
+        decoding = self.type()
         if self.rest():
             raise self.wrong(f"{self.rest()!r} is left over")
-        return found
+        return decoding
 
     def rest(self) -> str:
-        return self.text[self.at :].strip()
+        return self.text[self.offset :].strip()
 
     def wrong(self, why: str) -> ValueError:
         return ValueError(f"{self.text!r} is not a valid type: {why}")
 
     def peek(self) -> str:
         """Return the next token; empty at the end."""
-        match = _TOKENS.match(self.text, self.at)
+        match = _TOKENS.match(self.text, self.offset)
         if match is None:
             raise self.wrong(f"unexpected {self.rest()[:1]!r}")
         return match[1]
@@ -154,18 +157,18 @@ class _Reader:
         token = self.peek()
         if wanted and token != wanted:
             raise self.wrong(f"{wanted!r} is missing")
-        match = _TOKENS.match(self.text, self.at)
-        self.at = match.end() if match else self.at
+        match = _TOKENS.match(self.text, self.offset)
+        self.offset = match.end() if match else self.offset
         return token
 
     def type(self) -> Decoding:
         """Read a type with its dimensions. Their number does not matter: PostgreSQL has one array type."""
         if self.peek() == "(":
-            found = self.composite()
+            decoding = self.composite()
         else:
-            found = self.range() if self.peek().lower() in ("range", "multirange") else self.scalar()
+            decoding = self.range() if self.peek().lower() in ("range", "multirange") else self.scalar()
         # An array is declared too, so a domain over an array is accepted.
-        return replace(array_of(found), declared=True) if self.dimensions() else found
+        return replace(array_of(decoding), declared=True) if self.dimensions() else decoding
 
     def dimensions(self) -> bool:
         seen = False
@@ -190,10 +193,10 @@ class _Reader:
         multiple = self.take().lower() == "multirange"
         self.deeper()
         self.take("(")
-        found = range_of(self.type())
+        decoding = range_of(self.type())
         self.take(")")
         self.depth -= 1
-        return multirange_of(found) if multiple else found
+        return multirange_of(decoding) if multiple else decoding
 
     def composite(self) -> Decoding:
         self.deeper()
@@ -220,19 +223,19 @@ class _Reader:
         return token.lower()
 
     def modifiers(self) -> list[int]:
-        found: list[int] = []
+        numbers: list[int] = []
         if self.peek() != "(":
-            return found
+            return numbers
         self.take()
-        while not found or self.peek() == ",":
-            if found:
+        while not numbers or self.peek() == ",":
+            if numbers:
                 self.take()
             token = self.take()
             if not token.lstrip("-").isdecimal():
                 raise self.wrong("its modifier is not a number")
-            found.append(int(token))
+            numbers.append(int(token))
         self.take(")")
-        return found
+        return numbers
 
     def scalar(self) -> Decoding:
         if self.peek().isdecimal():
@@ -242,7 +245,7 @@ class _Reader:
 
     def scalar_name(self) -> tuple[str, str, list[int]]:
         """Read the schema (empty without one), PostgreSQL's own name of the type, and the modifiers."""
-        start = self.at
+        start = self.offset
         token = self.peek()
         if token[:1] not in ('"', "_") and not token[:1].isalpha():
             raise self.wrong("a type is missing")
@@ -252,7 +255,7 @@ class _Reader:
             return name, self.identifier(), self.modifiers()
         if token.startswith('"'):
             return "", name, self.modifiers()
-        self.at = start
+        self.offset = start
         return "", *self.name_and_modifiers()
 
     def name_and_modifiers(self) -> tuple[str, list[int]]:
@@ -295,9 +298,9 @@ class _Reader:
             return self.described(oid)
         if oid not in NAME_BY_OID:
             raise self.wrong(f"types does not describe the type with OID {oid}")
-        found = named(NAME_BY_OID[oid])
-        assert found is not None
-        return replace(found, declared=True)
+        decoding = named(NAME_BY_OID[oid])
+        assert decoding is not None
+        return replace(decoding, declared=True)
 
     def described(self, key: str | int) -> Decoding:
         """Make the decoding of a type that `types` describes."""
@@ -340,10 +343,10 @@ class _Reader:
             typmod = (precision << 16 | scale & 0x7FF) + 4
         if name == "money" and modifiers:
             name = f"money({modifiers[0]})"
-        found = None if name.endswith("[]") else named(name, typmod)
-        if found is None:
+        decoding = None if name.endswith("[]") else named(name, typmod)
+        if decoding is None:
             raise self.wrong(
                 f"no type {name!r}{did_you_mean(name, KNOWN)}; a type is one of PostgreSQL, with [] for an array, a "
                 'name "schema.type" of types, "(name type, ...)" for a composite, or "range(type)" for a range type'
             )
-        return replace(found, declared=True)
+        return replace(decoding, declared=True)
