@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -111,7 +112,6 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 @click.option("--slot", required=True, metavar="NAME", help="The replication slot to read.")
 @click.option(
     "--publication",
-    "publications",
     multiple=True,
     metavar="NAME",
     help="The publication whose tables are sent. Repeatable.",
@@ -182,12 +182,14 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 )
 @click.option(
     "--retain",
+    "retention",
     callback=_retention,
     metavar="DURATION|SIZE",
     help="Delete confirmed files that are older than this, or the oldest if all are larger than this.",
 )
 @click.option(
     "--retry",
+    "retry_seconds",
     default="5min",
     show_default=True,
     callback=_seconds,
@@ -200,28 +202,15 @@ def capture(
     dsn: str,
     out: Path,
     slot: str,
-    publications: tuple[str, ...],
-    protocol: int | None,
-    streaming: Any,
-    two_phase: bool,
-    binary: bool,
-    messages: bool,
-    origin: Any,
-    create_slot: bool,
-    temporary: bool,
-    failover: bool,
     drop: bool,
-    until: str | None,
-    max_messages: int | None,
-    accept_gap: bool,
-    change_publications: bool,
-    encoding: str,
-    file_size: int,
-    file_time: float,
-    retain: Retention | None,
-    retry: float,
     as_status: bool,
     as_json: bool,
+    until: str | None,
+    max_messages: int | None,
+    file_size: int,
+    file_time: float,
+    retention: Retention | None,
+    **given: Any,
 ) -> int:
     """Write the messages of slot NAME on the server DSN to OUT, a folder of Parquet files: each committed change once.
 
@@ -247,32 +236,27 @@ def capture(
             status = read_status(dsn, out, slot)
             _print_status(status, as_json=as_json)
             return 0 if status.obstacle is None else STOPPED
-        if not publications:
+        if not given["publication"]:
             raise click.UsageError("Missing option '--publication'.")
         with _live_progress() as show:
+            # The parameters have the names of those of `Capture` and `PluginOptions`.
+            plugin = {item.name: given.pop(item.name) for item in fields(PluginOptions)}
             running = Capture(
                 dsn,
                 out,
                 slot=slot,
-                publication=publications,
-                options=PluginOptions(protocol, streaming, two_phase, binary, messages, origin),
-                create_slot=create_slot,
-                temporary=temporary,
-                failover=failover,
-                accept_gap=accept_gap,
-                change_publications=change_publications,
-                encoding=encoding,
+                options=PluginOptions(**plugin),
                 rules=FileRules(max_bytes=file_size, max_seconds=file_time),
-                retention=retain,
-                retry_seconds=retry,
+                retention=retention,
                 on_progress=show,
                 on_warning=lambda text: warn(_with_flags(text)),
+                **given,
             )
             with _stopped_by_signals(running):
                 result = running.run(until=until, max_messages=max_messages)
         _print_result(out, result)
-        if retain is not None:
-            delete_files(out, retain)
+        if retention is not None:
+            delete_files(out, retention)
     except RequestError as error:
         click.echo(f"pgdecode: {_with_flags(str(error))}", err=True)
         return MISUSE
