@@ -1,6 +1,6 @@
 """Capture of a live slot to files of payloads, with every committed change once. Needs `pgdecode[capture]`."""
 
-from pgdecode.capture.capture import Capture, CaptureResult, Progress
+from pgdecode.capture.capture import Capture, CaptureResult
 from pgdecode.capture.errors import CaptureError, GapError, RequestError, StoppedError
 from pgdecode.capture.options import PluginOptions
 from pgdecode.capture.recorder import FileRules
@@ -14,7 +14,6 @@ __all__ = [
     "FileRules",
     "GapError",
     "PluginOptions",
-    "Progress",
     "RequestError",
     "Retention",
     "StoppedError",

@@ -7,19 +7,19 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pgdecode
 from pgdecode.capture import server, user_types
-from pgdecode.capture.channel import Channel
+from pgdecode.capture.channel import Channel, Session
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import CaptureError, GapError, RequestError, ServerError, StoppedError, StopRequestedError
 from pgdecode.capture.journal import Journal, metadata_of, origin_of
 from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, seconds_from_text
-from pgdecode.capture.receiver import Receiver, Session
-from pgdecode.capture.recorder import Counts, FileRules, Recorder, Target
+from pgdecode.capture.receiver import Receiver
+from pgdecode.capture.recorder import CaptureResult, FileRules, Recorder, Target
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.files.file_metadata import UserType
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
@@ -39,56 +39,6 @@ _PAGE = 8192
 _PAGE_HEADERS = (24, 40)
 # SQLSTATE of a slot that another session holds (object_in_use).
 _IN_USE = "55006"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a capture.
-
-    Attributes
-    ----------
-    seconds : float
-        Time since the start of the run.
-    received_messages, received_bytes : int
-    files : int
-        Files completed by this run.
-    recorded : int
-        LSN up to which everything is recorded.
-    lag_bytes : int or None
-        WAL of the server that is not recorded, as of the last check.
-    reconnects : int
-    """
-
-    seconds: float
-    received_messages: int
-    received_bytes: int
-    files: int
-    recorded: int
-    lag_bytes: int | None
-    reconnects: int
-
-
-@dataclass(frozen=True)
-class CaptureResult:
-    """Result of a run: what it added to its folder.
-
-    Attributes
-    ----------
-    messages, payload_bytes : int
-    files, file_bytes : int
-    recorded : int
-        LSN up to which everything is recorded.
-    reconnects : int
-    seconds : float
-    """
-
-    messages: int
-    payload_bytes: int
-    files: int
-    file_bytes: int
-    recorded: int
-    reconnects: int
-    seconds: float
 
 
 def _ignore_warning(text: str) -> None:
@@ -132,7 +82,7 @@ class Capture:
     check_seconds : float
         Interval between checks of the slot and the server.
     on_progress : callable
-        Called several times a second by the thread that calls `run`.
+        Called several times a second by the thread that calls `run`, with the result so far.
     on_warning : callable
         Called with one line of text, by any thread.
     """
@@ -155,7 +105,7 @@ class Capture:
         retention: Retention | None = None,
         retry_seconds: float = 300.0,
         check_seconds: float = 30.0,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CaptureResult], None] | None = None,
         on_warning: Callable[[str], None] = _ignore_warning,
     ) -> None:
         if (temporary or failover) and not create_slot:
@@ -232,7 +182,7 @@ class Capture:
                 first.connection.close()
         except StopRequestedError:
             self._warn("stopped before the slot could be read: nothing was captured")
-            return CaptureResult(0, 0, 0, 0, journal.contents.recorded or 0, 0, time.monotonic() - begun)
+            return CaptureResult(recorded=journal.contents.recorded or 0, seconds=time.monotonic() - begun)
         except ServerError as error:
             raise RequestError(str(error)) from error
         finally:
@@ -276,16 +226,7 @@ class Capture:
         for failure in (recorder.failure, receiver.failure):
             if failure is not None:
                 raise failure
-        counts = recorder.counts
-        return CaptureResult(
-            counts.messages,
-            counts.payload_bytes,
-            counts.files,
-            counts.file_bytes,
-            recorder.recorded,
-            receiver.n_reconnects,
-            time.monotonic() - begun,
-        )
+        return _result(recorder, receiver, begun)
 
     def _watch(self, receiver: Receiver, recorder: Recorder, target: Target, begun: float) -> None:
         """Monitor the threads and the slot, and report progress, until the receiver has ended."""
@@ -301,19 +242,8 @@ class Capture:
             if target.lsn is not None:
                 self._check_target(receiver, target)
             if self._on_progress is not None:
-                self._on_progress(self._progress(recorder.counts, receiver, recorder.recorded, lag, begun))
+                self._on_progress(_result(recorder, receiver, begun, lag))
             receiver.join(0.1)
-
-    def _progress(self, counts: Counts, receiver: Receiver, recorded: int, lag: int | None, begun: float) -> Progress:
-        return Progress(
-            time.monotonic() - begun,
-            counts.received_messages,
-            counts.received_bytes,
-            counts.files,
-            recorded,
-            lag,
-            receiver.n_reconnects,
-        )
 
     # Sessions.
 
@@ -580,6 +510,11 @@ class Capture:
             self._on_warning(text)
 
 
+def _result(recorder: Recorder, receiver: Receiver, begun: float, lag: int | None = None) -> CaptureResult:
+    counts, seconds = recorder.counts, time.monotonic() - begun
+    return replace(counts, recorded=recorder.recorded, reconnects=receiver.n_reconnects, seconds=seconds, lag_bytes=lag)
+
+
 def _target(until: str | int | float | None, max_messages: int | None) -> tuple[bool, Target]:
     """Parse where a run ends: whether it is "now", and all other conditions."""
     target = Target(max_messages=max_messages)
@@ -658,4 +593,4 @@ def delete_files(folder: str | Path, retention: Retention) -> None:
         journal.close()
 
 
-__all__ = ["Capture", "CaptureResult", "GapError", "Progress", "StoppedError", "delete_files"]
+__all__ = ["Capture", "CaptureResult", "GapError", "StoppedError", "delete_files"]

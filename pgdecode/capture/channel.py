@@ -8,9 +8,17 @@ import select
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
+from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import CaptureError
 from pgdecode.capture.frames import Chunk
+
+# Most seconds between status updates; the server may request more of them.
+MOST_STATUS_SECONDS = 10.0
+# Seconds without a frame after which the connection is given up, if the server has no timeout: that of PostgreSQL's own
+# receiver (wal_receiver_timeout).
+_SILENT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -33,18 +41,33 @@ class Keepalive:
 
 
 @dataclass
-class SessionStart:
-    """The start of a session.
+class Session:
+    """A connection that streams a slot. In the channel, it comes before its messages.
 
     Attributes
     ----------
+    connection : Connection
     number : int
+    timeout : float
+        wal_sender_timeout in seconds; 0 for no timeout.
     metadata : dict
         Metadata of the session, for the footers of files.
     """
 
+    connection: Connection
     number: int
-    metadata: dict[str, object]
+    timeout: float
+    metadata: dict[str, Any]
+
+    @property
+    def status_seconds(self) -> float:
+        """Seconds between status updates: less than half of the server's timeout."""
+        return min(MOST_STATUS_SECONDS, self.timeout / 3) if self.timeout else MOST_STATUS_SECONDS
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds without a frame after which the connection is given up."""
+        return self.timeout or _SILENT_SECONDS
 
 
 @dataclass
@@ -60,7 +83,7 @@ class SessionEnd:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-Item = Chunk | Keepalive | SessionStart | SessionEnd
+Item = Chunk | Keepalive | Session | SessionEnd
 
 
 class Channel:

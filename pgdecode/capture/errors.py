@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
 
 class CaptureError(Exception):
     """A capture cannot begin or continue. The text is one line without secrets."""
@@ -54,3 +61,22 @@ class StopRequestedError(ServerError):
 
     def __init__(self) -> None:
         super().__init__("stopped while waiting for the server")
+
+
+@contextmanager
+def reported(path: Path, action: str = "cannot be written", kind: type[CaptureError] = StoppedError) -> Iterator[None]:
+    """Convert an error of a file to one of a capture, which names the path and the cause."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise kind(f"{path}: {action}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the operating system's text for an error. Arrow has the error number at the end of its text."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    _, found, detail = text.partition("[errno ")
+    number = detail.partition("]")[0]
+    return os.strerror(int(number)) if found and number.isdigit() else text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgdecode.capture.errors import StoppedError
+from pgdecode.capture.errors import reported
 from pgdecode.capture.frames import SCHEMA
 from pgdecode.capture.journal import FileEntry, file_name, partial_name
 from pgdecode.files.file_metadata import CONTROL_KEY
@@ -55,14 +55,8 @@ class FileWriter:
         self._held_bytes = self._held_rows = 0
         self._first_lsn = self._last_lsn = 0
         self._control = FooterMessages()
-        try:
-            self._open(compression)
-        except StoppedError:
-            self._hidden.unlink(missing_ok=True)
-            raise
-
-    def _open(self, compression: str) -> None:
-        with self._reported():
+        with reported(self._folder), contextlib.ExitStack() as closing:
+            closing.callback(self._hidden.unlink, missing_ok=True)
             self._sink = pa.OSFile(str(self._hidden), "wb")
             self._writer = pq.ParquetWriter(
                 self._sink,
@@ -76,6 +70,7 @@ class FileWriter:
                 store_schema=False,
                 write_page_checksum=True,
             )
+            closing.pop_all()
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add messages. They are buffered until there are enough for a row group."""
@@ -99,7 +94,7 @@ class FileWriter:
             return
         table = pa.Table.from_batches(self._held)
         self._held, self._held_bytes, self._held_rows = [], 0, 0
-        with self._reported():
+        with reported(self._folder):
             self._writer.write_table(table, row_group_size=len(table))
             end = self._sink.tell()
         self._control.add(table["data"], end)
@@ -143,7 +138,7 @@ class FileWriter:
             sealed_us=time.time_ns() // 1000,
         )
         self._write_group()
-        with self._reported():
+        with reported(self._folder):
             control = self._control.to_text(self._sink.tell())
             self._writer.add_key_value_metadata(
                 {
@@ -156,7 +151,7 @@ class FileWriter:
             self._sink.close()
             size = self._hidden.stat().st_size
             rename_durably(self._hidden, self._folder / name)
-        return FileEntry(**{**vars(entry), "bytes": size})
+        return replace(entry, bytes=size)
 
     def discard(self) -> None:
         """Delete the file."""
@@ -167,20 +162,3 @@ class FileWriter:
         with contextlib.suppress(OSError, pa.ArrowException):
             self._sink.close()
         self._hidden.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def _reported(self) -> Any:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            raise StoppedError(f"{self._folder}: cannot be written: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Return the operating system's text for an error. Arrow has the error number at the end of its text."""
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    _, found, detail = text.partition("[errno ")
-    number = detail.partition("]")[0]
-    return os.strerror(int(number)) if found and number.isdigit() else text

@@ -190,9 +190,7 @@ def boundary_after(tags: bytes, is_open: bool, count: int) -> int | None:
 
 def is_open_after(tags: bytes, is_open: bool) -> bool:
     """Whether the input is inside B..C, b..P or S..E after the messages."""
-    opened = max(map(tags.rfind, _OPENS))
-    closed = max(map(tags.rfind, _CLOSES))
-    return opened > closed if max(opened, closed) >= 0 else is_open
+    return last_boundary(tags, is_open) != len(tags)
 
 
 def last_position(messages: Messages, count: int, is_open: bool) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgdecode.capture.errors import RequestError, StoppedError
+from pgdecode.capture.errors import RequestError, StoppedError, reported
 from pgdecode.capture.server import Identity
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
@@ -225,35 +225,22 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._closing = contextlib.ExitStack()
         self._file: int | None = None
         self._positions = 0
-        try:
+        taken = RequestError(f"{folder}: another capture writes to this folder")
+        with reported(folder, "cannot be written to", RequestError), contextlib.ExitStack() as closing:
             if not folder.parent.exists():
                 raise RequestError(f"{folder}: there is no folder {folder.parent}")
             self._is_new = not folder.exists()
             folder.mkdir(exist_ok=True)
-            self._closing.enter_context(
-                locked(folder / LOCK_NAME, RequestError(f"{folder}: another capture writes to this folder"))
-            )
-        except OSError as error:
-            raise RequestError(f"{folder}: cannot be written to: {error.strerror}") from error
-        try:
-            self._open()
-        except OSError as error:
-            self.close()
-            raise RequestError(f"{folder}: cannot be written to: {error.strerror or error}") from error
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self) -> None:
-        self.contents = read_log(self.folder)
-        unlogged = self._repair()
-        for entry in unlogged:
-            self.contents.take({"event": "file", **entry.as_dict()})
-        if self.contents.origin is not None:
-            self._rewrite(self._lines())
+            closing.enter_context(locked(folder / LOCK_NAME, taken))
+            closing.callback(self._close_log)
+            self.contents = read_log(folder)
+            for entry in self._repair():
+                self.contents.take({"event": "file", **entry.as_dict()})
+            if self.contents.origin is not None:
+                self._rewrite(self._lines())
+            self._closing = closing.pop_all()
 
     def _repair(self) -> list[FileEntry]:
         """Delete incomplete files, and find the complete files that the log does not have."""
@@ -323,7 +310,7 @@ class Journal:
         line = {"event": event, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **values}
         content = (json.dumps(line) + "\n").encode()
         assert self._file is not None
-        try:
+        with reported(self.folder / LOG_NAME):
             size = os.fstat(self._file).st_size
             try:
                 written = 0
@@ -339,8 +326,6 @@ class Journal:
             self._positions += event == "position"
             if self._positions >= _MOST_POSITIONS:
                 self._rewrite(self._lines()[:1])
-        except OSError as error:
-            raise StoppedError(f"{self.folder / LOG_NAME}: cannot be written: {error.strerror or error}") from error
 
     def begin(
         self,
@@ -369,10 +354,8 @@ class Journal:
             "recorded": lsn_to_text(recorded),
         }
         self.contents.take({**line, "beginning": beginning})
-        try:
+        with reported(self.folder / LOG_NAME):
             self._rewrite(self._lines()[:1])
-        except OSError as error:
-            raise StoppedError(f"{self.folder / LOG_NAME}: cannot be written: {error.strerror or error}") from error
 
     def before_next_file(self) -> dict[str, Any]:
         """Describe for a footer what comes before a file: the beginning of the folder, and accepted gaps."""
@@ -400,15 +383,16 @@ class Journal:
 
     def close(self) -> None:
         """Close the log and unlock the folder. A folder that was created for nothing is removed."""
+        self._closing.close()
+
+    def _close_log(self) -> None:
         if self._file is not None:
             os.close(self._file)
-            self._file = None
         elif self._is_new:
             # Nothing has begun. The folder stays if another program has written to it.
             with contextlib.suppress(OSError):
                 (self.folder / LOCK_NAME).unlink()
                 self.folder.rmdir()
-        self._closing.close()
 
 
 def origin_of(identity: Identity, slot: str, publications: tuple[str, ...]) -> dict[str, Any]:
@@ -454,12 +438,11 @@ def read_log(folder: Path) -> Contents:
     """
     contents = Contents()
     path = folder / LOG_NAME
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return contents
-    except OSError as error:
-        raise RequestError(f"{path}: cannot be read: {error.strerror}") from error
+    with reported(path, "cannot be read", RequestError):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return contents
     lines = content.split(b"\n")
     # A crash can damage only the last line, and not the first one, which is written under another name. Files that are
     # missing in the log are found by their footers.

@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-from pgdecode.capture.channel import Channel, Item, Keepalive, SessionEnd, SessionStart, Waker
-from pgdecode.capture.connection import Connection
+from pgdecode.capture.channel import MOST_STATUS_SECONDS, Channel, Item, Keepalive, Session, SessionEnd, Waker
 from pgdecode.capture.errors import ServerError, StoppedError
 from pgdecode.capture.frames import HEADER_BYTES, Chunk
 from pgdecode.capture.server import NEW_SLOT
@@ -17,8 +14,6 @@ from pgdecode.capture.server import NEW_SLOT
 # A chunk goes to the recorder when it reaches one of these sizes, or after `_LINGER_SECONDS`.
 CHUNK_BYTES = 2**20
 CHUNK_ROWS = 16384
-# Most seconds between status updates; the server may request more of them.
-_MOST_SECONDS = 10.0
 # Most seconds to wait at the end until the server has processed the last confirmation.
 _END_SECONDS = 5.0
 # Most seconds that frames wait for more frames, so that the recorder gets many at a time.
@@ -31,39 +26,6 @@ _PAUSE_SECONDS = 0.0005
 _PUBLICATION_MISSING = "55000"
 # Seconds without a frame after which a keepalive may be requested.
 _QUIET_SECONDS = 0.05
-# Seconds without a frame after which the connection is given up, if the server has no timeout: that of PostgreSQL's own
-# receiver (wal_receiver_timeout).
-_SILENT_SECONDS = 60.0
-
-
-@dataclass
-class Session:
-    """A connection that streams a slot.
-
-    Attributes
-    ----------
-    connection : Connection
-    number : int
-    timeout : float
-        wal_sender_timeout in seconds; 0 for no timeout.
-    metadata : dict
-        Metadata of the session, for the footers of files.
-    """
-
-    connection: Connection
-    number: int
-    timeout: float
-    metadata: dict[str, Any]
-
-    @property
-    def status_seconds(self) -> float:
-        """Seconds between status updates: less than half of the server's timeout."""
-        return min(_MOST_SECONDS, self.timeout / 3) if self.timeout else _MOST_SECONDS
-
-    @property
-    def silent_seconds(self) -> float:
-        """Seconds without a frame after which the connection is given up."""
-        return self.timeout or _SILENT_SECONDS
 
 
 class _Silence:
@@ -188,7 +150,7 @@ class Receiver(threading.Thread):
         """Stream until stopped or until the connection is lost; return the error of a lost connection, else None."""
         session = self._session
         self._confirmed, self._next_status, self._asked_at = 0, 0.0, None
-        self._put(SessionStart(session.number, session.metadata))
+        self._put(session)
         lost: ServerError | None = None
         try:
             self._stream(session)
@@ -284,7 +246,7 @@ class Receiver(threading.Thread):
             if not length:
                 if len(chunk):
                     time.sleep(_PAUSE_SECONDS)
-                wake_at = due if len(chunk) else now + (_QUIET_SECONDS if self._asking else _MOST_SECONDS)
+                wake_at = due if len(chunk) else now + (_QUIET_SECONDS if self._asking else MOST_STATUS_SECONDS)
                 # A large frame may take long, but its bytes come.
                 if self._waker.wait(connection.socket, min(self._next_status, wake_at, silence.next_check) - now):
                     silence.end()

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgdecode.capture.channel import Channel, Keepalive, SessionEnd, SessionStart
+from pgdecode.capture.channel import Channel, Keepalive, Session, SessionEnd
 from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import (
     Chunk,
     Messages,
     boundary_after,
-    is_open_after,
     last_boundary,
     last_position,
     messages_of,
@@ -75,8 +74,24 @@ class Target:
 
 
 @dataclass
-class Counts:
-    """Counts of what a run has recorded and received."""
+class CaptureResult:
+    """What a run has received and added to its folder, at its end or so far.
+
+    Attributes
+    ----------
+    messages, payload_bytes : int
+        In complete files.
+    received_messages, received_bytes : int
+    files, file_bytes : int
+        Files completed by this run.
+    recorded : int
+        LSN up to which everything is recorded.
+    reconnects : int
+    seconds : float
+        Time since the start of the run.
+    lag_bytes : int or None
+        WAL of the server that is not recorded, as of the last check.
+    """
 
     messages: int = 0
     payload_bytes: int = 0
@@ -84,6 +99,10 @@ class Counts:
     received_bytes: int = 0
     files: int = 0
     file_bytes: int = 0
+    recorded: int = 0
+    reconnects: int = 0
+    seconds: float = 0.0
+    lag_bytes: int | None = None
 
 
 class Recorder(threading.Thread):
@@ -121,7 +140,7 @@ class Recorder(threading.Thread):
     ) -> None:
         super().__init__(name="pgdecode-capture-recorder", daemon=True)
         self.failure: BaseException | None = None
-        self.counts = Counts()
+        self.counts = CaptureResult()
         self.target = target
         self._channel = channel
         self._journal = journal
@@ -137,7 +156,7 @@ class Recorder(threading.Thread):
         self._types: dict[int, UserType] = {}
         self._file_types: list[UserType] = []
         self._asked: set[int] = set()
-        self._session = SessionStart(0, {})
+        self._session: Session
         self._file: FileWriter | None = None
         # Messages after the last boundary. They are dropped if the session ends.
         self._tail: list[Messages] = []
@@ -169,7 +188,7 @@ class Recorder(threading.Thread):
                     self._on_recorded()
                 elif isinstance(item, Keepalive):
                     self._take_keepalive(item)
-                elif isinstance(item, SessionStart):
+                elif isinstance(item, Session):
                     self._begin_session(item)
                 elif isinstance(item, SessionEnd):
                     self._end_session()
@@ -189,7 +208,7 @@ class Recorder(threading.Thread):
 
     # Sessions.
 
-    def _begin_session(self, session: SessionStart) -> None:
+    def _begin_session(self, session: Session) -> None:
         self._session = session
         self._state.begin_session()
         self._is_open = False
@@ -232,7 +251,7 @@ class Recorder(threading.Thread):
                 self._finish()
                 return
             self._hold(messages, boundary)
-        self._is_open = is_open_after(messages.tags, self._is_open)
+        self._is_open = boundary != len(messages.tags)
         if self._tail_bytes >= TAIL_BYTES:
             self._spill()
         if self._file is not None and not self._spilling and self._file.payload_bytes >= self._rules.max_bytes:

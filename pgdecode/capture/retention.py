@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgdecode.capture.errors import StoppedError
+from pgdecode.capture.errors import reported
 from pgdecode.capture.journal import FileEntry, Journal
 
 
@@ -64,9 +64,7 @@ def delete_old(journal: Journal, retention: Retention) -> None:
         If a file cannot be deleted.
     """
     for entry in deletable(list(journal.contents.files.values()), retention, time.time()):
-        try:
-            # The file is deleted first: a file that is in the log but not in the folder is treated as deleted.
+        # The file is deleted first: a file that is in the log but not in the folder is treated as deleted.
+        with reported(journal.folder / entry.name, "cannot be deleted"):
             (journal.folder / entry.name).unlink(missing_ok=True)
-        except OSError as error:
-            raise StoppedError(f"{journal.folder / entry.name}: cannot be deleted: {error.strerror}") from error
         journal.append("deleted", name=entry.name)

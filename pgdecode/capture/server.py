@@ -47,11 +47,6 @@ class Identity:
     database: str
     version: int
 
-    @property
-    def major(self) -> int:
-        """Major version of the server."""
-        return self.version // 10000
-
 
 def identify(replication: Connection) -> Identity:
     """Identify the server of a replication connection."""

@@ -15,18 +15,10 @@ from pgdecode.types.type_parser import EXTENSIONS
 _REFERENCE = f"""CASE WHEN {{oid}} >= {FIRST_GENERATED_OID} OR {{oid}} IN ({MONEY_OID}, {MONEY_ARRAY_OID})
     THEN {{oid}}::text ELSE pg_catalog.format_type({{oid}}, {{typmod}}) END"""
 
-# All types of CREATE TYPE and CREATE DOMAIN, and those of columns, which pg_depend has.
-_ALL = f"""
-SELECT refobjid FROM pg_catalog.pg_depend
-WHERE refclassid = 'pg_catalog.pg_type'::regclass AND classid = 'pg_catalog.pg_class'::regclass
-UNION SELECT t.oid FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_class c ON c.oid = t.typrelid
-WHERE t.oid >= {FIRST_GENERATED_OID} AND (t.typtype IN ('e', 'd', 'r', 'm') OR t.typtype = 'c' AND c.relkind = 'c')
-"""
-
 # Elements, base types, attributes and bounds are found by indexes, so the number of tables does not matter.
 _QUERY = f"""
 WITH RECURSIVE used (oid) AS (
-    {{roots}}
+    SELECT pg_catalog.unnest('{{{{{{oids}}}}}}'::oid[])
     UNION
     SELECT part.oid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid CROSS JOIN LATERAL (
         SELECT t.typelem
@@ -70,25 +62,22 @@ _ALTERED = """(
     WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND s.slot_name = {slot})::int::text"""
 
 
-def read_user_types(
-    connection: Connection, oids: Collection[int] | None = None, slot: str | None = None
-) -> tuple[UserType, ...]:
+def read_user_types(connection: Connection, oids: Collection[int], slot: str) -> tuple[UserType, ...]:
     """Read types of a database that are not built in. Types that pgdecode cannot describe are left out.
 
     Parameters
     ----------
     connection : Connection
-    oids : collection of int, optional
-        The types of columns. Those that they consist of are read too. By default, all types of the database are read.
-    slot : str, optional
+    oids : collection of int
+        The types of columns. Those that they consist of are read too.
+    slot : str
         A composite type that was altered by a transaction that this slot may still send is "record": its values may
         have other fields than the type has now.
     """
     connection.rows("SET search_path = pg_catalog")
-    if oids is not None:
-        # The planner expects many types, and would read whole catalogs.
-        for method in ("seqscan", "hashjoin", "mergejoin"):
-            connection.rows(f"SET enable_{method} = off")
+    # The planner expects many types, and would read whole catalogs.
+    for method in ("seqscan", "hashjoin", "mergejoin"):
+        connection.rows(f"SET enable_{method} = off")
     found = []
     for oid, namespace, name, kind, base, fields, is_altered in connection.rows(
         types_query(connection.server_version, oids, slot)
@@ -100,15 +89,14 @@ def read_user_types(
     return readable(found)
 
 
-def types_query(server_version: int, oids: Collection[int] | None, slot: str | None) -> str:
+def types_query(server_version: int, oids: Collection[int], slot: str) -> str:
     """Return the query of `read_user_types`."""
     has_multiranges = server_version >= 140000
-    roots = _ALL if oids is None else f"SELECT pg_catalog.unnest('{{{','.join(map(str, sorted(oids)))}}}'::oid[])"
     return _QUERY.format(
-        roots=roots,
+        oids=",".join(map(str, sorted(oids))),
         of_multirange=_OF_MULTIRANGE if has_multiranges else "",
         multirange=_MULTIRANGE if has_multiranges else "NULL",
-        altered="NULL" if slot is None else _ALTERED.format(slot=quoted_text(slot)),
+        altered=_ALTERED.format(slot=quoted_text(slot)),
     )
 
 

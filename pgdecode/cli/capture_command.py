@@ -24,7 +24,6 @@ from pgdecode.capture import (
     CaptureResult,
     FileRules,
     PluginOptions,
-    Progress,
     RequestError,
     Retention,
     StoppedError,
@@ -298,10 +297,10 @@ def _live_progress() -> Iterator[Any]:
     if not console.is_terminal:
         yield None
         return
-    last = [Progress(0.0, 0, 0, 0, 0, None, 0)]
+    last = [CaptureResult()]
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
-        def show(now: Progress) -> None:
+        def show(now: CaptureResult) -> None:
             before = last[0]
             seconds = now.seconds - before.seconds
             if seconds < 0.5:

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cluster import Cluster
 
 from pgdecode import ChangeDecoder
-from pgdecode.capture.channel import Channel, Item, Keepalive, SessionStart
+from pgdecode.capture.channel import Channel, Item, Keepalive, Session
 from pgdecode.capture.frames import Chunk
 from pgdecode.capture.journal import Journal
 from pgdecode.capture.recorder import FileRules, Recorder, Target
@@ -81,7 +81,7 @@ def recorded_after_each(items: list[Item], start: int, folder: Path) -> list[tup
     try:
         journal.begin(Identity("1", 1, "d", 180000), "s", ("p",), start)
         script = Script(
-            [SessionStart(1, {}), *items],
+            [Session(cast("Any", None), 1, 0.0, {}), *items],
             lambda: found.append((journal.contents.next_seq, recorder.recorded)),
         )
         rules = FileRules(max_bytes=1, position_seconds=0, compression="none")

@@ -100,11 +100,8 @@ def _of_types(cluster: Cluster, session: Session, name: str, n_tables: int) -> l
     for _ in range(2):
         with closing(Connection(cluster.dsn(name))) as connection:
             names = {item.key for item in read_user_types(connection, oids, name)}
-            whole = {item.key for item in read_user_types(connection)}
         if names != {"public.mood[]", "public.mood", "public.pair", f"public.domain_{n_tables - 1}"}:
             found.append(f"the types of a table are {sorted(names)}")
-        if not {f"public.domain_{number}" for number in range(n_tables)} | names <= whole:
-            found.append("types of the database are missing")
         session.execute("ANALYZE")
     return found
 

@@ -14,8 +14,7 @@ import pytest
 from conftest import Database, Warnings
 
 from pgdecode import ChangeDecoder
-from pgdecode.capture import Capture, FileRules
-from pgdecode.capture import receiver as receiver_module
+from pgdecode.capture import Capture, FileRules, channel
 from pgdecode.capture.capture import CaptureResult
 from pgdecode.capture.journal import read_log
 from support.tiers import full
@@ -79,7 +78,7 @@ def test_a_silent_connection_is_given_up_and_nothing_is_lost(
     database: Database, proxy: cluster.Proxy, tmp_path: Path, timeout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Source: https://github.com/powersync-ja/powersync-service/issues/700
-    monkeypatch.setattr(receiver_module, "_SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(channel, "_SILENT_SECONDS", 2.0)
     if database.server.major >= 12:
         database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{timeout}'")
     database.create_slot()
@@ -103,7 +102,7 @@ def test_a_server_that_works_on_a_transaction_is_waited_for(
 ) -> None:
     if database.server.major < 12:
         pytest.skip("wal_sender_timeout cannot be set for a database")
-    monkeypatch.setattr(receiver_module, "_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(channel, "_SILENT_SECONDS", 0.5)
     monkeypatch.setattr(Capture, "_is_working", lambda self, pid: True)
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = 0")
     database.create_slot()
