@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pgdecode._native.changes.text_layouts import TextLayout
-from pgdecode.changes.change_rows import CHANGES, ChangeBuilder
+from pgdecode.changes.change_engine import ChangeEngine, PayloadCounts
+from pgdecode.changes.change_rows import CHANGES, TextOutput
 from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_to_json
-from pgdecode.changes.committed_changes import ChangeSlice
-from pgdecode.changes.outcomes import CommittedOutcomes, SpillOutcomes, emit
-from pgdecode.changes.record_batches import (
-    ONE_BATCH,
-    LimitedBuilder,
-    build_batches,
-    change_slices,
-    fitting_batches,
-    one_batch,
-)
-from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
-from pgdecode.changes.run_start import RunStart, options_to_json
-from pgdecode.changes.spill_files import bytes_in_memory, spill
+from pgdecode.changes.record_batches import ONE_BATCH, one_batch
+from pgdecode.changes.run_start import RunStart, counted_input, options_to_json
 from pgdecode.changes.stored_state import StoredState, load_state
-from pgdecode.changes.table_rows import Table, TableBuilder
-from pgdecode.changes.threaded_builder import ThreadedBuilder
-from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.payloads.exclusive import Exclusive
-from pgdecode.payloads.payload_input import payload_array, positions_of
-from pgdecode.payloads.thread_counts import check_threads
-from pgdecode.protocol.errors import did_you_mean, listed
+from pgdecode.changes.table_rows import TableCache, TableOutput
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Empty, Mode, NameClash, Start, UnrepresentableValues
-from pgdecode.relations.catalog import RelationCatalog, before_payloads
+from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.column_history import Renames
-from pgdecode.relations.relation_version import RelationVersion
-from pgdecode.relations.undo_log import NoUndoLog, UndoLog
-from pgdecode.relations.version_tracker import RelationTracker
 from pgdecode.rows.value_options import ValueOptions
-from pgdecode.runs.manifest import MANIFEST, Manifest
+from pgdecode.runs.manifest import MANIFEST, Input, Manifest
 from pgdecode.runs.payload_ranges import STATE
-from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.object_path import local_path
 
 _Name = TypeVar("_Name", bound=str | int)
@@ -157,25 +132,20 @@ class ChangeDecoder:
         strict_flags: bool = True,
         threads: int = 1,
     ) -> None:
-        self._options = ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty)
-        # Whether the positions that it gets were counted too, as those of files without a column of positions.
-        self.is_counted = False
-        self._value_options = ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames, name_clash)
-        self._threads = check_threads(threads)
-        self._spill = None if spill is None else Path(spill)
-        self._begin(ReplicationState() if state is None else state_from_json(state, self._spill), catalog)
-        self._layouts: dict[int, TextLayout] = {}
-        self._spare_layouts: deque[dict[int, TextLayout]] = deque()  # of `slices`
-        # By relation, and whether columns have the names that were sent.
-        self._tables: dict[tuple[str | int, bool], tuple[Table, tuple[RelationVersion, ...]]] = {}
-        self._max_held_bytes = max_held_bytes
-        self._alone = Exclusive()
-        # Spill files of ended transactions. The next call deletes them.
-        self._spent = spent_from_json(state, self._spill)
-        self._counts = _Counts()
-        self._n_calls = 0
-        self._run_counts = _Counts()  # at the beginning of the run
-        self._run = self._first_run = RunStart(self._state.position, self._state.skipped.count)
+        self._engine = ChangeEngine(
+            ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty),
+            ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames, name_clash),
+            state=None if state is None else state_from_json(state, None if spill is None else Path(spill)),
+            catalog=catalog,
+            spill=None if spill is None else Path(spill),
+            max_held_bytes=max_held_bytes,
+            threads=threads,
+            obsolete=spent_from_json(state, None if spill is None else Path(spill)),
+        )
+        self._changes = TextOutput()
+        self._tables: TableCache = {}
+        self._run_counts = PayloadCounts()  # at the beginning of the run
+        self._run = RunStart(self._engine.state.position, self.skipped)
 
     @classmethod
     def load(cls, folder: str | Path, *, types: Mapping[str | int, str] | None = None, **options: Any) -> ChangeDecoder:
@@ -214,18 +184,9 @@ class ChangeDecoder:
     def resumed(cls, stored: StoredState, *, catalog: RelationCatalog | None = None, **options: Any) -> ChangeDecoder:
         """Make a decoder that continues a state that was loaded. The other options are those of `load`."""
         decoder = cls(**options)
-        decoder._begin(stored.state.copy(), catalog)
-        decoder._run = decoder._first_run = RunStart.after(stored)
+        decoder._engine.begin(stored.state.copy(), catalog)
+        decoder._run = RunStart.after(stored)
         return decoder
-
-    def _begin(self, state: ReplicationState, catalog: RelationCatalog | None) -> None:
-        """Set the state before the first call. The first payload decides which versions of a catalog are visible."""
-        self._initial_catalog = state.first_catalog(catalog)
-        if self._initial_catalog is not None:
-            state.relations = RelationTracker()
-        self._state = state
-        self._first_state = state.copy()
-        self._held_bytes = bytes_in_memory(state)
 
     def save(self, folder: str | Path) -> None:
         """Write the state into the folder of a run, so that `load`, the command line or Spark can continue from here.
@@ -249,35 +210,24 @@ class ChangeDecoder:
         """
         folder = local_path(folder, "the folder of a run")
         folder.mkdir(parents=True, exist_ok=True)
-        with self._alone, self._run.claimed(folder):
+        engine = self._engine
+        with engine.lock, self._run.claimed(folder):
             if (folder / MANIFEST).exists():
                 raise FileExistsError(f"{folder} has the output of an earlier run; remove it, or load() from it")
             shutil.rmtree(folder / STATE, ignore_errors=True)  # of a process that ended before the manifest
-            counts, before = self._counts, self._run_counts
+            counts, before = engine.counts, self._run_counts
             summary = Manifest(
                 "python",
                 (),
-                options_to_json(self._options, self._value_options),
+                options_to_json(engine.options, engine.value_options),
+                counted_input(Input(), counts, before),
                 bad_rows=dict(sorted((counts.bad_rows - before.bad_rows).items())),
             )
             source = self._run.source
-            written = self.commit(folder, summary, source)
-            self._run = RunStart(self._state.position, self.skipped, (folder, written), source)
-            self._counts = replace(counts, first_position=None, last_position=None)
-            self._run_counts = self._counts.copy()
-
-    def commit(self, folder: Path, manifest: Manifest, source: SourceState, target: Path | None = None) -> Manifest:
-        """Write the state and the manifest of a run, as `RunStart.commit` does."""
-        counts = self._counts
-        n = counts.n_payloads - self._run_counts.n_payloads
-        input = replace(
-            manifest.input,
-            rows=n,
-            first_position=counts.first_position,
-            last_position=counts.last_position,
-            is_counted=manifest.input.is_counted or counts.is_counted,
-        )
-        return self._run.commit(folder, replace(manifest, input=input), self._saved_state, source, target)
+            written = self._run.commit(folder, summary, engine.saved_state, source)
+            self._run = RunStart(engine.state.position, self.skipped, (folder, written), source)
+            engine.counts = replace(counts, first_position=None, last_position=None)
+            self._run_counts = engine.counts.copy()
 
     @property
     def state(self) -> dict[str, Any]:
@@ -285,54 +235,38 @@ class ChangeDecoder:
 
         It contains the payloads of undecided transactions. Between transactions it is small.
         """
-        return {**state_to_json(self._saved_state), "spent": sorted(path.name for path in self._spent)}
-
-    @property
-    def _saved_state(self) -> ReplicationState:
-        """The state to save. Before the first payload, all versions of the catalog are visible in it."""
-        if self._initial_catalog is None:
-            return self._state
-        return replace(self._state, relations=RelationTracker(self._initial_catalog))
-
-    @property
-    def _drops_bad(self) -> bool:
-        return self._options.mode == "DROPMALFORMED"
+        engine = self._engine
+        return {**state_to_json(engine.saved_state), "spent": [path.name for path in engine.obsolete]}
 
     @property
     def catalog(self) -> RelationCatalog:
         """The versions of relations so far, including those of the `catalog` parameter."""
-        return RelationCatalog(self._state.relations.versions or self._initial_catalog or ())
-
-    @property
-    def shape_catalog(self) -> RelationCatalog:
-        """The versions of relations that committed transactions have sent or used. They determine tables' columns."""
-        relations = self._state.relations
-        return RelationCatalog(relations.versions[number] for number in sorted(relations.in_shape))
+        return self._engine.catalog
 
     @property
     def n_undecided(self) -> int:
         """Number of transactions without an outcome so far."""
-        return self._state.n_undecided
+        return self._engine.state.n_undecided
 
     @property
     def skipped(self) -> int:
         """Number of transactions left out so far because their beginning is missing, with `start="anywhere"`."""
-        return self._state.skipped.count
+        return self._engine.state.skipped.count
 
     @property
     def repeated(self) -> int:
         """Number of commits so far whose LSN is not greater than that of all before: sent again, or out of order."""
-        return self._state.n_repeated
+        return self._engine.state.n_repeated
 
     @property
     def bad_rows(self) -> dict[str, int]:
         """Number of rows with an error so far, returned or left out, by error code."""
-        return dict(self._counts.bad_rows)
+        return dict(self._engine.counts.bad_rows)
 
     @property
     def empty_payloads(self) -> int:
         """Number of ignored payloads of 0 bytes so far."""
-        return self._counts.n_empty
+        return self._engine.counts.n_empty
 
     def reconnected(self) -> None:
         """Declare that the next payloads come from a new connection. The server sends unconfirmed transactions again.
@@ -340,34 +274,8 @@ class ChangeDecoder:
         Open plain and streamed transactions are discarded; prepared ones stay. Transactions that were committed before
         may come again: they are returned again, or with `drop_duplicates` left out.
         """
-        with self._alone:
-            self._state.is_reconnected = True
-
-    def restart(self, fixed: Collection[str | int] | None = None) -> ChangeDecoder:
-        """Make a decoder for a second pass over the payloads that this one has processed.
-
-        It has the same options and starts from the same state, but knows all versions of relations that this one has
-        found. A table has all its columns, in their final types, from the first batch. Do not use this decoder anymore.
-
-        Parameters
-        ----------
-        fixed : collection of str or int, optional
-            Tables, as "schema.table" or by OID, that are expected to have no further versions, if the second pass
-            continues beyond those payloads. A further version raises
-            `pgdecode.relations.version_tracker.SchemaChanged`.
-        """
-        other = copy(self)
-        other._alone = Exclusive()
-        other._first_state = self._first_state.copy()
-        relations = self._state.relations
-        first = other._first_state.relations
-        first.preload(relations.versions, fixed, None if fixed is None else self._state.position)
-        first.in_shape = set(relations.in_shape)
-        other._state = other._first_state.copy()
-        other._held_bytes = bytes_in_memory(other._state)
-        other._layouts, other._tables, other._spent, other._spare_layouts = {}, {}, set(), deque()
-        other._counts, other._run_counts, other._run = _Counts(), _Counts(), self._first_run
-        return other
+        with self._engine.lock:
+            self._engine.state.is_reconnected = True
 
     def decode(self, payloads: Any, position: Any = None) -> pa.RecordBatch:
         """Decode the next payloads.
@@ -397,8 +305,9 @@ class ChangeDecoder:
             `CommitOrder` if transactions are out of order or were sent again, `UnknownRelation` if no message has
             described a relation.
         """
-        with self._alone, self._call() as call:
-            found = self._built(call, payloads, position, ONE_BATCH, lambda: [self._change_builder()])
+        engine = self._engine
+        with engine.lock, engine.call() as call:
+            found = engine.batches(call, payloads, position, self._changes, ONE_BATCH)
             return one_batch([batch for _, batch in found], CHANGES)
 
     def decode_batches(self, payloads: Any, position: Any = None, *, max_rows: int = 65536) -> Iterator[pa.RecordBatch]:
@@ -406,8 +315,8 @@ class ChangeDecoder:
 
         All payloads are processed with the first batch. The batches are then built one by one.
         """
-        with self._call() as call:
-            for _, batch in self._built(call, payloads, position, max_rows, lambda: [self._change_builder()]):
+        with self._engine.call() as call:
+            for _, batch in self._engine.batches(call, payloads, position, self._changes, max_rows):
                 yield batch
 
     def table(self, payloads: Any, relation: str | int, position: Any = None) -> pa.RecordBatch:
@@ -435,26 +344,20 @@ class ChangeDecoder:
         KeyError
             If no payload so far has described the table.
         """
-        with self._alone, self._call() as call:
-            found = self._built(call, payloads, position, ONE_BATCH, lambda: [self._rows_builder(relation)], [relation])
+        engine = self._engine
+        with engine.lock, engine.call() as call:
+            found = engine.batches(call, payloads, position, self._table_output(relation), ONE_BATCH)
             return one_batch([batch for _, batch in found], self.table_schema(relation))
 
-    def versions_of(self, relation: str | int) -> dict[int, RelationVersion]:
-        """Return the versions that determine the columns of a table, by their numbers."""
-        numbers = self._table_builder(relation).versions
-        return {number: self._state.relations.versions[number] for number in numbers}
-
-    def table_schema(self, relation: str | int, *, as_sent: bool = False) -> pa.Schema:
+    def table_schema(self, relation: str | int) -> pa.Schema:
         """Return the schema of `table` for a table, by the versions of relations so far.
-
-        With `as_sent`, columns have the names that were sent, as in batches with a version.
 
         Raises
         ------
         KeyError
             If no payload so far has described the table.
         """
-        return self._table_builder(relation, with_version=as_sent).table.schema
+        return self._table_output(relation).builder(self._engine, relation).table.schema
 
     def table_batches(
         self,
@@ -467,272 +370,30 @@ class ChangeDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `table` does, in batches. Each batch is made from at most `max_rows` changes.
 
-        With `with_version`, the last column, `VERSION`, has the number of each row's version, as in `versions_of`, and
-        columns have the names that were sent.
+        With `with_version`, the last column has the number of each row's version in `catalog`, and columns have the
+        names that were sent.
         """
-        with self._call() as call:
-            found = self._built(
-                call,
-                payloads,
-                position,
-                max_rows,
-                lambda: [self._rows_builder(relation, with_version=with_version)],
-                [relation],
-            )
-            for _, batch in found:
+        output = self._table_output(relation, with_version=with_version)
+        with self._engine.call() as call:
+            for _, batch in self._engine.batches(call, payloads, position, output, max_rows):
                 yield batch
 
     def tables_batches(
         self, payloads: Any, relations: Sequence[_Name], position: Any = None, *, max_rows: int = 65536
     ) -> Iterator[tuple[_Name, pa.RecordBatch]]:
         """Decode the next payloads once for several tables: the batches of `table_batches`, each with its table."""
-        with self._call() as call:
-            found = self._built(
-                call, payloads, position, max_rows, lambda: [self._rows_builder(name) for name in relations], relations
-            )
-            for number, batch in found:
-                yield relations[number], batch
-
-    def slices(
-        self,
-        payloads: Any,
-        relations: Sequence[_Name] | None = None,
-        position: Any = None,
-        *,
-        max_rows: int = 65536,
-        with_version: bool = False,
-    ) -> list[Callable[[], list[tuple[_Name | None, pa.RecordBatch]]]]:
-        """Process the next payloads, and return functions that build the changes that they commit, slice by slice.
-
-        The functions may be called in other threads, in any order, also after later calls of the decoder. Each returns
-        the batches of at most `max_rows` changes: those of `tables_batches`, or without relations those of
-        `decode_batches`, with None as their table. Bad rows are neither counted nor left out. If a function fails, the
-        state of the decoder stays. With `with_version`, rows of tables have the column `VERSION`, as in
-        `table_batches`.
-        """
-        with self._alone, self._call() as call:
-            committed = self._assemble(call, payloads, position, relations)
-            tables = [self._table_builder(name, with_version=with_version) for name in relations or ()]
-            versions = self._state.relations.versions
-
-        def build(change_slice: ChangeSlice) -> list[tuple[_Name | None, pa.RecordBatch]]:
-            if relations is None:
-                # Layouts of encodings other than UTF-8 have state, so each thread needs its own.
-                layouts = self._spare_layouts.pop() if self._spare_layouts else {}
-                builder = ChangeBuilder(versions, layouts, self._value_options, self._options)
-                found: list[tuple[_Name | None, pa.RecordBatch]] = [
-                    (None, batch) for batch in fitting_batches(builder, change_slice)
-                ]
-                self._spare_layouts.append(layouts)
-                return found
-            return [
-                (name, batch)
-                for name, table in zip(relations, tables, strict=True)
-                for batch in fitting_batches(copy(table), change_slice)
-            ]
-
-        return [partial(build, change_slice) for change_slice in change_slices(committed, max_rows)]
-
-    def _built(
-        self,
-        call: _Call,
-        payloads: Any,
-        position: Any,
-        max_rows: int,
-        builders: Callable[[], Sequence[LimitedBuilder]],
-        tables: Sequence[_Name] | None = None,
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Decode payloads with several builders. Yield each batch with the number of its builder.
-
-        With `tables`, the builders get only the changes of these tables.
-        """
-        if max_rows < 1:
-            raise ValueError(f"max_rows is at least 1, not {max_rows}")
-        with self._alone:
-            committed = self._assemble(call, payloads, position, tables)
-            made = builders()
-        found = build_batches(committed, made, max_rows, self._drops_bad, self._counts.bad_rows)
-        while True:
-            with self._alone:
-                batch = next(found, None)
-            if batch is None:
-                return
-            yield batch
-
-    @contextmanager
-    def _call(self) -> Iterator[_Call]:
-        """Make a call atomic: an exception, Ctrl-C too, restores the state from before the call, until it returns.
-
-        A call that yields several batches can be rolled back until the next call begins.
-        """
-        with self._alone:
-            self._n_calls += 1
-            call = _Call(self._n_calls, self._initial_catalog, self._counts.copy(), self._held_bytes, self._spent)
-        try:
-            yield call
-            self._stop_recording(call)
-        except BaseException as error:
-            # With GeneratorExit, the caller wants no more of the batches.
-            if call.number == self._n_calls and not isinstance(error, GeneratorExit):
-                call.undo_log.rollback()
-                # The rollback has put restored transactions at the end of the dict.
-                by_beginning = sorted(self._state.streamed.items(), key=lambda item: item[1].begin_position)
-                self._state.streamed = dict(by_beginning)
-                self._initial_catalog, self._counts = call.initial_catalog, call.counts
-                self._held_bytes, self._spent = call.held_bytes, call.spent
-                # Numbers of removed versions will be used again.
-                n_versions = len(self._state.relations.versions)
-                self._layouts = {number: item for number, item in self._layouts.items() if number < n_versions}
-                self._spare_layouts = deque()
-            self._stop_recording(call)
-            raise
-        finally:
-            # The undo log references payloads, and the state, which references the undo log.
-            call.undo_log.clear()
-
-    def _stop_recording(self, call: _Call) -> None:
-        if call.number == self._n_calls:
-            self._state.set_undo_log(NoUndoLog())
-
-    def _change_builder(self) -> LimitedBuilder:
-        def builder(layouts: dict[int, TextLayout]) -> LimitedBuilder:
-            return ChangeBuilder(self._state.relations.versions, layouts, self._value_options, self._options)
-
-        # Layouts of encodings other than UTF-8 have state, so each thread needs its own.
-        return self._threaded(builder(self._layouts), lambda: builder({}))
-
-    def _threaded(self, builder: LimitedBuilder, for_thread: Callable[[], LimitedBuilder]) -> LimitedBuilder:
-        return builder if self._threads == 1 else ThreadedBuilder(builder, for_thread, self._threads)
-
-    def _rows_builder(self, relation: str | int, *, with_version: bool = False) -> LimitedBuilder:
-        builder = self._table_builder(relation, with_version=with_version)
-
-        def for_thread() -> LimitedBuilder:
-            other = copy(builder)
-            other.text_bytes = 0
-            return other
-
-        return self._threaded(builder, for_thread)
-
-    def _table_builder(
-        self, relation: str | int, *, everything: bool = False, with_version: bool = False
-    ) -> TableBuilder:
-        relations = self._state.relations
-        all_numbers = relations.numbers_of(relation, everything=True)
-        numbers = all_numbers
-        if not (everything or self._options.include_uncommitted):
-            numbers = relations.numbers_of(relation)
-        if not numbers:
-            names = RelationCatalog(relations.versions).names
-            hint = did_you_mean(str(relation), names)
-            raise KeyError(f"no message has described {relation!r}{hint}; there are {listed(names)}")
-        self._value_options.check_names(relations.names)
-        found = tuple(relations.versions[number] for number in numbers)
-        key = relation, with_version
-        if self._tables.get(key, (None, ()))[1] != found:
-            self._tables[key] = (Table(found, self._value_options, as_sent=with_version), found)
-        others = set(all_numbers) - set(numbers)
-        versions = dict(zip(numbers, found, strict=True))
-        return TableBuilder(self._tables[key][0], versions, self._options, others, with_version=with_version)
-
-    def follow(self, payloads: Any, position: Any = None) -> None:
-        """Process payloads without building changes. Only the state and the versions of relations change."""
-        with self._alone, self._call() as call:
-            self._assemble(call, payloads, position)
+        with self._engine.call() as call:
+            yield from self._engine.batches(call, payloads, position, self._table_output(*relations), max_rows)
 
     def undecided(self, relation: str | int | None = None) -> pa.RecordBatch:
         """Build the changes of undecided transactions, as `decode` does; `committed` is null.
 
         With a relation, build those of one table, as `table` does.
         """
-        nothing = pa.array([], pa.large_binary())
-        outcomes = CommittedOutcomes()
-        no_positions = pa.array([], pa.int64())
-        assembler = TransactionAssembler(ReplicationState(), nothing, no_positions, self._options, outcomes)
-        assembler.run()
-        state = self._state
-        for item in state.prepared.values() if state.is_reconnected else state.undecided:
-            emit(assembler, item, -1)
-        committed = [(assembler, assembler.committed())]
+        engine = self._engine
         if relation is None:
-            builder, schema = self._change_builder(), CHANGES
-        else:
-            builder = self._table_builder(relation, everything=True)
-            schema = builder.table.schema
-        found = build_batches(committed, [builder], 65536, self._drops_bad, Counter())
-        return one_batch([batch for _, batch in found], schema)
+            return engine.undecided(self._changes.builder(engine))
+        return engine.undecided(self._table_output(relation).builder(engine, relation, everything=True))
 
-    def _assemble(
-        self, call: _Call, payloads: Any, position: Any, tables: Sequence[_Name] | None = None
-    ) -> list[tuple[TransactionAssembler, CommittedChanges]]:
-        """Process payloads, and return the changes that they commit, chunk by chunk."""
-        column = payload_array(payloads)
-        state = self._state
-        state.set_undo_log(call.undo_log)
-        positions = positions_of(position, len(column), state.position)
-        if self._initial_catalog is not None and len(column):
-            known = before_payloads(self._initial_catalog) if position is None else self._initial_catalog
-            call.undo_log.set_attribute(state, "relations", RelationTracker(known, positions[0].as_py()))
-            self._first_state.relations = state.relations.copy()
-            state.set_undo_log(call.undo_log)
-            self._initial_catalog = None
-        is_counted = self.is_counted or position is None
-        found = []
-        spent: set[Path] = set()
-        first = 0
-        for chunk in column.chunks:
-            chosen = positions.slice(first, len(chunk))
-            outcomes = SpillOutcomes()
-            assembler = TransactionAssembler(
-                state, chunk, chosen, self._options, outcomes, first, tables=tables, is_counted=is_counted
-            )
-            found.append((assembler, assembler.run()))
-            self._counts.n_empty += assembler.batch.n_empty
-            self._counts.add(chosen)
-            self._counts.is_counted = position is None
-            assembler.release()
-            first += len(chunk)
-            spent |= outcomes.spent
-            self._held_bytes += outcomes.n_bytes
-            if self._spill is not None and self._held_bytes > self._max_held_bytes:
-                # Half, so that not every call from now on has to look at all transactions.
-                self._held_bytes = spill(state, self._spill, self._max_held_bytes // 2)
-        for path in self._spent:
-            path.unlink(missing_ok=True)
-        self._spent = spent
-        return found
-
-
-@dataclass
-class _Counts:
-    """Numbers of bad rows, of empty and of all payloads so far; first and last position of the run."""
-
-    bad_rows: Counter[str] = field(default_factory=Counter)
-    n_empty: int = 0
-    n_payloads: int = 0
-    first_position: int | None = None
-    last_position: int | None = None
-    is_counted: bool = False
-
-    def copy(self) -> _Counts:
-        """Make an independent copy."""
-        return replace(self, bad_rows=Counter(self.bad_rows))
-
-    def add(self, positions: pa.Array) -> None:
-        """Count payloads."""
-        if len(positions):
-            self.n_payloads += len(positions)
-            self.first_position = positions[0].as_py() if self.first_position is None else self.first_position
-            self.last_position = positions[-1].as_py()
-
-
-@dataclass
-class _Call:
-    """A call that can be rolled back: its undo log, and other values from before it."""
-
-    number: int
-    initial_catalog: RelationCatalog | None
-    counts: _Counts
-    held_bytes: int
-    spent: set[Path]
-    undo_log: UndoLog = field(default_factory=UndoLog)
+    def _table_output(self, *relations: _Name, with_version: bool = False) -> TableOutput[_Name]:
+        return TableOutput(relations, with_version=with_version, cache=self._tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -9,7 +10,9 @@ import pyarrow.compute as pc
 
 from pgdecode._native.changes.text_layouts import TextLayout
 from pgdecode._native.changes.text_maps import MAP, NAMES, TextMapBuilder, repeated
+from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, values_of
+from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
@@ -40,36 +43,52 @@ CHANGES = pa.schema(
 )
 
 
+class Layouts(threading.local):
+    """The text layouts of versions, by their numbers. Those of encodings other than UTF-8 have state.
+
+    So each thread has its own.
+    """
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, TextLayout] = {}
+
+
 class ChangeBuilder:
     """Builds record batches of the changes of all tables, with the schema `CHANGES`."""
 
     error = "error"
     numbers = None
+    schema = CHANGES
 
     def __init__(
         self,
         versions: list[RelationVersion],
-        layouts: dict[int, TextLayout],
         value_options: ValueOptions,
         options: ChangeOptions,
+        layouts: Layouts | None = None,
     ) -> None:
         self.versions = versions
-        self.layouts = layouts
+        self.layouts = Layouts() if layouts is None else layouts
         self.value_options = value_options
         self.options = options
         self.text_bytes = 0
 
+    def for_thread(self) -> ChangeBuilder:
+        """Make a builder of the same batches that another thread may use at the same time."""
+        return ChangeBuilder(self.versions, self.value_options, self.options, self.layouts)
+
     def _layout(self, index: int) -> TextLayout:
-        if index not in self.layouts:
+        layouts = self.layouts.by_number
+        if index not in layouts:
             version = self.versions[index]
             columns = version.columns
-            self.layouts[index] = TextLayout(
+            layouts[index] = TextLayout(
                 version.relation_id,
                 [item.name for item in columns],
                 [item.flags & 1 != 0 for item in columns],
                 self.value_options.texts(version),
             )
-        return self.layouts[index]
+        return layouts[index]
 
     def _relation_bytes(self, index: int) -> int:
         version = self.versions[index]
@@ -125,3 +144,23 @@ class ChangeBuilder:
             ],
             schema=CHANGES,
         )
+
+
+class TextOutput:
+    """The changes of all tables, with the schema `CHANGES`."""
+
+    tables = None
+
+    def __init__(self) -> None:
+        self._layouts = Layouts()
+        self._n_rollbacks = 0
+
+    def builder(self, engine: ChangeEngine) -> ChangeBuilder:
+        """Make a builder with the versions of relations so far."""
+        if engine.n_rollbacks != self._n_rollbacks:
+            self._layouts, self._n_rollbacks = Layouts(), engine.n_rollbacks
+        return ChangeBuilder(engine.state.relations.versions, engine.value_options, engine.options, self._layouts)
+
+    def builders(self, engine: ChangeEngine) -> list[tuple[None, LimitedBuilder]]:
+        """Make the builder."""
+        return [(None, self.builder(engine))]

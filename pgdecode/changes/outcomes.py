@@ -67,13 +67,13 @@ class SpillOutcomes(CommittedOutcomes):
     ----------
     n_bytes : int
         Bytes of payloads that were buffered, less those in memory of transactions that ended.
-    spent : set of Path
+    obsolete : set of Path
         The spill files of transactions that ended.
     """
 
     def __init__(self) -> None:
         self.n_bytes = 0
-        self.spent: set[Path] = set()
+        self.obsolete: set[Path] = set()
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Emit the changes, and count the transaction as ended."""
@@ -96,7 +96,7 @@ class SpillOutcomes(CommittedOutcomes):
 
     def _end(self, transaction: Transaction) -> None:
         self.n_bytes -= buffered_bytes(transaction)
-        self.spent |= {part.path for part in transaction.buffered if part.path is not None}
+        self.obsolete |= {part.path for part in transaction.buffered if part.path is not None}
 
 
 def emit(

@@ -1,10 +1,13 @@
-"""Makes record batches of committed changes with any builder. Splits batches that are too large, or joins batches."""
+"""Makes record batches of committed changes with any builder, also in several threads. Splits or joins batches."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Protocol
 
 import pyarrow as pa
@@ -15,7 +18,8 @@ from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.replication_state import CommittedChanges
 from pgdecode.changes.transaction_assembler import TransactionAssembler
-from pgdecode.protocol.errors import BatchExpands, BatchTooLarge
+from pgdecode.payloads.thread_counts import threads_for
+from pgdecode.protocol.errors import BatchExpands, BatchTooLarge, DecodeError
 from pgdecode.protocol.limits import FREE_EXPANSION
 
 # Bytes of payloads whose changes are built at a time.
@@ -39,9 +43,14 @@ class Builder(Protocol):
 class LimitedBuilder(Builder, Protocol):
     """Counts what it has built."""
 
+    schema: pa.Schema
+
     @property
     def text_bytes(self) -> int:
         """Bytes of text in all its batches, as `Limits.max_expansion` counts them for one batch."""
+
+    def for_thread(self) -> LimitedBuilder:
+        """Make a builder of the same batches that another thread may use at the same time."""
 
 
 def build_batches(
@@ -104,6 +113,17 @@ def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: C
     return batch.filter(errors.is_null()) if drop_bad else batch
 
 
+def raise_first(errors: list[DecodeError]) -> None:
+    """Raise the error of the payload that comes first in slot order, if any. Payloads of earlier calls have no row."""
+    if not errors:
+        return
+    try:
+        raise min(errors, key=lambda error: next((at for at in (error.position, error.row) if at is not None), -1))
+    finally:
+        # The tracebacks refer to the caller's frame, and the errors must not keep what is in memory there.
+        errors.clear()
+
+
 def code_of(error: str) -> str:
     """Return the code of an error from its text in an error column."""
     return error.partition(" ")[0]
@@ -148,3 +168,61 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
     found = null_array(n, parts[0].type) if n_null == n else pa.concat_arrays(parts)
     parts.clear()
     return found
+
+
+class ThreadedBuilder:
+    """Builds the batches of another builder, each by several threads; the batches are the same.
+
+    Parameters
+    ----------
+    builder : LimitedBuilder
+    threads : int
+        How many threads may build a batch.
+    """
+
+    def __init__(self, builder: LimitedBuilder, threads: int) -> None:
+        self.builder = builder
+        self.threads = threads
+        self.error, self.schema = builder.error, builder.schema
+        self._text_of_threads = 0
+
+    def for_thread(self) -> LimitedBuilder:
+        """Make a builder for a thread, which divides nothing."""
+        return self.builder.for_thread()
+
+    @property
+    def numbers(self) -> Collection[int] | None:
+        """Numbers of the versions of relations whose changes it builds; None for all."""
+        return self.builder.numbers
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text in all batches."""
+        return self.builder.text_bytes + self._text_of_threads
+
+    def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
+        """Build the changes of a slice."""
+        n_threads = threads_for(change_slice.source, self.threads, change_slice.n)
+        found = self._divided(change_slice, n_threads) if n_threads > 1 else None
+        return self.builder.batch(change_slice) if found is None else found
+
+    def _divided(self, change_slice: ChangeSlice, n_threads: int) -> pa.RecordBatch | None:
+        """Build a slice in parts; None if one has a bad row, exceeds a limit or has no memory.
+
+        One thread then builds the slice: an error is that of the first bad row, and limits apply to a whole batch.
+        """
+        ends = [change_slice.n * number // n_threads for number in range(n_threads + 1)]
+        parts = [
+            replace(change_slice, start=change_slice.start + first, n=end - first) for first, end in pairwise(ends)
+        ]
+        limits = change_slice.assembler.options.limits
+        # Each part has the limit of the whole batch. Arrow's buffers are larger than the text that the limit counts.
+        most = limits.max_expansion * change_slice.source.payload_bytes + FREE_EXPANSION
+        with suppress(DecodeError, MemoryError), ThreadPoolExecutor(n_threads) as pool:
+            builders = [self.builder.for_thread() for _ in parts]
+            batches = list(pool.map(lambda builder, part: builder.batch(part), builders, parts))
+            if sum(batch.nbytes for batch in batches) <= most:
+                found = one_batch(batches, batches[0].schema)
+                self._text_of_threads += sum(builder.text_bytes for builder in builders)
+                return found
+        return None

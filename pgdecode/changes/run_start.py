@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pgdecode.changes.change_engine import PayloadCounts
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState, save_state
 from pgdecode.protocol.options import ChangeOptions, options_of
@@ -103,6 +104,17 @@ class RunStart:
             state=files,
         )
         return write_manifest(folder, complete)
+
+
+def counted_input(known: Input, counts: PayloadCounts, before: PayloadCounts | None = None) -> Input:
+    """Add to the input of a run what was counted, without what was counted before the run."""
+    return replace(
+        known,
+        rows=counts.n_payloads - (0 if before is None else before.n_payloads),
+        first_position=counts.first_position,
+        last_position=counts.last_position,
+        is_counted=known.is_counted or counts.is_counted,
+    )
 
 
 def renames_since(state: ReplicationState, manifest: Manifest, position: int = 0) -> list[dict[str, Any]]:

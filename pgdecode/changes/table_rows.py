@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.rows.row_decoder import Rows
 from pgdecode.arrow.null_arrays import null_array
+from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
-from pgdecode.protocol.errors import DecodeError
+from pgdecode.changes.record_batches import LimitedBuilder, raise_first
+from pgdecode.protocol.errors import BatchTooLarge, DecodeError
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, check_renames, histories
+from pgdecode.relations.column_names import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
@@ -37,23 +41,7 @@ META = (
 # The number of the version of each row's relation. No column of a table has this name.
 VERSION = pa.field("_pgdecode_version", pa.int32())
 META_BEHIND = (("_unchanged", pa.list_(pa.string())), ("_error", pa.string()))
-_INTEGERS = (pa.int16(), pa.int32(), pa.int64())
-_FLOATS = (pa.float32(), pa.float64())
-
-
-def common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
-    """Find the type that represents all values of several types; None if only text does."""
-    first, *others = dict.fromkeys(types)
-    if not others:
-        return first
-    for ladder in (_INTEGERS, _FLOATS):
-        if all(item in ladder for item in types):
-            return max(types, key=ladder.index)
-    if all(pa.types.is_decimal(item) for item in types):
-        scale = max(item.scale for item in types)
-        precision = scale + max(item.precision - item.scale for item in types)
-        return pa.decimal128(precision, scale) if precision <= 38 else None
-    return None
+TableName = TypeVar("TableName", bound=str | int)
 
 
 def versions_of(
@@ -239,6 +227,7 @@ class TableBuilder:
         with_version: bool = False,
     ) -> None:
         self.table = table
+        self.sent_versions = versions
         self.versions = {number: with_free_names(version) for number, version in versions.items()}
         self.last_names = table.last_names(self.versions)
         self.others = frozenset(others)
@@ -249,6 +238,18 @@ class TableBuilder:
         self.text_bytes = 0
         self._decodings: dict[int, list[Decoding]] = {}
         self._groups = self._grouped_versions()
+
+    def for_thread(self) -> TableBuilder:
+        """Make a builder of the same batches that another thread may use at the same time."""
+        other = copy(self)
+        other.text_bytes = 0
+        return other
+
+    def decodings_of(self, number: int) -> list[Decoding]:
+        """Return the decodings of a version's columns."""
+        if number not in self._decodings:
+            self._decodings[number] = self.table.decodings(self.versions[number], self.last_names[number])
+        return self._decodings[number]
 
     def _grouped_versions(self) -> array[int]:
         """Find the versions that are decoded together: each transaction in a stream sends its relations again."""
@@ -277,6 +278,7 @@ class TableBuilder:
             If a change uses a version that `table` does not include.
         """
         errors = change_slice.unknown()
+        faults: list[DecodeError] = []
         places: list[pa.Array] = []
         pieces: list[list[pa.Array]] = []
         text_bytes = 0
@@ -291,13 +293,20 @@ class TableBuilder:
             if number not in self.versions:
                 continue
             for chosen, is_row in self._by_kind(change_slice, of_version):
+                try:
+                    if is_row:
+                        columns, n_bytes = self._decoded(change_slice, number, chosen)
+                        text_bytes += n_bytes
+                    else:
+                        columns = self._empty(len(chosen), null_array(len(chosen), pa.string()), "truncate")
+                except BatchTooLarge:
+                    raise
+                except DecodeError as fault:
+                    faults.append(fault)
+                    continue
                 places.append(chosen)
-                if is_row:
-                    columns, n_bytes = self._decoded(change_slice, number, chosen)
-                    text_bytes += n_bytes
-                    pieces.append(columns)
-                else:
-                    pieces.append(self._empty(len(chosen), null_array(len(chosen), pa.string()), "truncate"))
+                pieces.append(columns)
+        raise_first(faults)
         # Only now, because a slice that is too large is built again in parts.
         self.text_bytes += text_bytes
         return self._joined(change_slice, places, pieces)
@@ -328,16 +337,14 @@ class TableBuilder:
         """Decode changes of one version: the columns of `_empty`, and their bytes of text."""
         n = len(places)
         version = self.versions[number]
-        names = self.last_names[number]
-        if number not in self._decodings:
-            self._decodings[number] = self.table.decodings(version, names)
-        last = list(names.values())
+        last = list(self.last_names[number].values())
+        decodings = self.decodings_of(number)
         whole = n == change_slice.n
         rows = Rows(
             change_slice.source,
             version.relation_id,
             last,
-            self._decodings[number],
+            decodings,
             self.options.limits,
             self.options.strict_flags,
             self.options.mode != "FAILFAST",
@@ -351,7 +358,7 @@ class TableBuilder:
         except DecodeError as error:
             types = self.table.value_options.types
             renamed = [replace(column, name=name) for column, name in zip(version.columns, last, strict=True)]
-            hinted = with_type_hint(error, renamed, version.types, self._decodings[number], types)
+            hinted = with_type_hint(error, renamed, version.types, decodings, types)
             raise change_slice.placed(hinted, places) from None
         olds = self.table.fit(last, [old.field(i) for i in range(old.type.num_fields)], n)
         fields = list(self.table.schema.field("_old").type)
@@ -387,3 +394,58 @@ class TableBuilder:
                 unless_negative(change_slice.versions if len(at) == change_slice.n else change_slice.versions.take(at))
             )
         return pa.RecordBatch.from_arrays([op, *about, old_type, old, unchanged, errors, *values], schema=schema)
+
+
+# By relation, and whether columns have the names that were sent.
+TableCache = dict[tuple[str | int, bool], tuple[Table, tuple[RelationVersion, ...]]]
+
+
+class TableOutput(Generic[TableName]):
+    """The changes of tables as typed columns.
+
+    Parameters
+    ----------
+    tables : sequence of str or int
+        "schema.table", or OIDs.
+    with_version : bool
+        Add the column `VERSION`. Columns then have the names that were sent.
+    known : mapping, optional
+        The versions of each table, by their numbers, if more are known than those so far.
+    cache : dict, optional
+        Columns of tables, which outputs of one engine may share.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableName],
+        *,
+        with_version: bool = False,
+        known: Mapping[TableName, Mapping[int, RelationVersion]] | None = None,
+        cache: TableCache | None = None,
+    ) -> None:
+        self.tables = tables
+        self._with_version = with_version
+        self._known = known or {}
+        self._cache = {} if cache is None else cache
+
+    def builder(self, engine: ChangeEngine, table: TableName, *, everything: bool = False) -> TableBuilder:
+        """Make a builder with the versions of a table that determine its columns, or with `everything`, all versions.
+
+        Raises
+        ------
+        KeyError
+            If no payload has described the table.
+        ValueError
+            As `Table` does.
+        """
+        versions = self._known.get(table) or engine.versions_of(table, everything=everything)
+        engine.value_options.check_names(engine.state.relations.names)
+        key, described = (table, self._with_version), tuple(versions.values())
+        if self._cache.get(key, (None, ()))[1] != described:
+            self._cache[key] = Table(described, engine.value_options, as_sent=self._with_version), described
+        others = set(engine.state.relations.numbers_of(table, everything=True)).difference(versions)
+        return TableBuilder(self._cache[key][0], versions, engine.options, others, with_version=self._with_version)
+
+    def builders(self, engine: ChangeEngine) -> list[tuple[TableName, LimitedBuilder]]:
+        """Make the builders of all tables."""
+        return [(table, self.builder(engine, table)) for table in self.tables]

@@ -17,20 +17,20 @@ from pgdecode._native.changes.row_replacement import replaced_rows, value_rows
 from pgdecode.arrow.batch_sizes import table_of
 from pgdecode.arrow.distinct_values import numbered_rows, plain_values, zipped
 from pgdecode.arrow.null_arrays import null_array
-from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.column_names import last_column_names
+from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.committed_changes import unless_negative, values_of
-from pgdecode.changes.table_rows import VERSION
+from pgdecode.changes.table_rows import VERSION, TableOutput
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.options import Empty, Mode, NameClash, Start, UnrepresentableValues
+from pgdecode.protocol.options import ChangeOptions, Empty, Mode, NameClash, Start, UnrepresentableValues
 from pgdecode.relations.altered_types import AlteredTypes
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
+from pgdecode.relations.column_names import last_column_names
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.rows.own_names import output_names, with_free_names, with_free_renames
-from pgdecode.rows.value_options import renames_of
+from pgdecode.rows.value_options import ValueOptions, renames_of
 from pgdecode.types.type_changes import TypeChange
 
 _LIMITS = Limits()
@@ -142,22 +142,15 @@ def snapshot(
     >>> len(rows), rows.select(["id", "state"]).slice(0, 1).to_pylist()
     (114, [{'id': 3, 'state': 'paid'}])
     """
-    decoder = ChangeDecoder(
-        catalog=catalog,
-        mode=mode,
-        start=start,
-        empty=empty,
-        drop_duplicates=drop_duplicates,
-        types=types,
-        columns=None if columns is None else {relation: columns},
-        renames=renames_of(relation, renames),
-        unrepresentable=unrepresentable,
+    options = ChangeOptions(mode, False, drop_duplicates, limits, strict_flags, start, empty)
+    value_options = ValueOptions(
+        types,
+        unrepresentable,
+        encoding,
+        datestyle,
+        None if columns is None else {relation: columns},
+        renames_of(relation, renames),
         name_clash="rename",  # fewer columns are added to a snapshot, see `SnapshotRows`
-        encoding=encoding,
-        datestyle=datestyle,
-        limits=limits,
-        strict_flags=strict_flags,
-        threads=threads,
     )
     # What a pass needs beside the payloads stays in the processor's cache.
     column = payload_array(payloads)
@@ -165,21 +158,24 @@ def snapshot(
         [chunk.slice(first, _CHANGES) for chunk in column.chunks for first in range(0, max(len(chunk), 1), _CHANGES)],
         column.type,
     )
-    decoder.follow(payloads, position)
-    relation_id = last_named(decoder.shape_catalog, relation)
-    versions, stated = decoder.versions_of(relation_id), renames_of(relation, renames) or NO_RENAMES
+    # All versions of the table must be known before its first row. Payloads in memory are scanned twice for that.
+    first_pass, engine = (ChangeEngine(options, value_options, catalog=catalog, threads=threads) for _ in range(2))
+    first_pass.advance(payloads, position)
+    relation_id = last_named(first_pass.layout_catalog, relation)
+    versions, stated = first_pass.versions_of(relation_id), value_options.renames or NO_RENAMES
     check_renames(histories(versions, stated), is_complete=True)
+    output = TableOutput([relation_id], with_version=True, known={relation_id: versions})
     rows = SnapshotRows(
-        decoder.table_schema(relation_id, as_sent=True),
+        output.builder(engine, relation_id).table.schema,
         versions,
         stated,
         with_errors=mode == "PERMISSIVE",
         name_clash=name_clash,
     )
-    second = decoder.restart()
-    for batch in second.table_batches(payloads, relation_id, position, max_rows=_BATCH_ROWS, with_version=True):
-        rows.apply(batch)
-    return rows.counted_table(second.bad_rows, second.skipped, second.n_undecided)
+    with engine.call() as call:
+        for _, batch in engine.batches(call, payloads, position, output, _BATCH_ROWS):
+            rows.apply(batch)
+    return rows.counted_table(engine.counts.bad_rows, engine.state.skipped.count, engine.state.n_undecided)
 
 
 def last_named(catalog: RelationCatalog, relation: str) -> int:

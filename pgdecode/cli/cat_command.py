@@ -138,8 +138,8 @@ def _change_lines(files: OrderedFiles, options: FileChangeOptions, kinds: tuple[
     """Format changes of these kinds as lines, batch by batch."""
     with scratch_folder() as spill:
         reader = FileChanges(files, replace(options, spill=spill))
-        found = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
-        for rows in chain(found, (rows for _, rows in reader.finish())):
+        decoded = (rows for batch in files.batches(CAT_BATCH_ROWS) for _, rows in reader.decode(batch))
+        for rows in chain(decoded, (reader.count(None, rows) for _, rows, _ in reader.finish())):
             yield change_lines(rows.filter(_chosen(rows, "op", kinds)) if kinds else rows).to_pylist()
 
 

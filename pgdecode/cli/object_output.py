@@ -89,7 +89,7 @@ def write_changes(request: RunRequest, target: ObjectPath, on_rows: Callable[[in
             skipped=totals.skipped,
             undecided=totals.undecided,
             files=written,
-            renames=rename_events(reader.decoder.shape_catalog, request.options.value_options.renames or NO_RENAMES),
+            renames=rename_events(reader.engine.layout_catalog, request.options.value_options.renames or NO_RENAMES),
         )
         run.commit(complete)
     return totals

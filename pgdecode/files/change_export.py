@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from pgdecode.changes.change_rows import CHANGES
-from pgdecode.files.change_reader import FileChangeOptions, FileChanges, Slice
+from pgdecode.changes.layout_change import LayoutChange
+from pgdecode.changes.record_batches import LimitedBuilder
+from pgdecode.changes.table_rows import TableBuilder
+from pgdecode.files.change_reader import (
+    FileChangeOptions,
+    FileChanges,
+    LayoutUnknown,
+    Slice,
+    TableError,
+    TableVersions,
+    ValueFault,
+)
 from pgdecode.files.envelope_batches import bad_batch
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import BATCH_ROWS, FileFault
-from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, WriteBatch, Writer, writer_to
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Writer, writer_to
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
-from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.runs.atomic_output import remove
 from pgdecode.runs.digested_file import DigestedFile
 from pgdecode.runs.manifest import OutputFile
-from pgdecode.storage.errors import PathError
 
 _BUFFER = 1 << 20
 
@@ -43,16 +51,16 @@ class Outputs(Protocol):
         """
 
     def discard(self) -> None:
-        """Remove all files so far, which may be open. They are opened again, because the input is read again."""
+        """Remove all files so far, which may be open. They are opened again, because they are written again."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class WrittenFile:
-    """A file from `Outputs.open` that is complete, with the arguments of `open` and the number of its rows."""
+    """A file from `Outputs.open`, with the arguments of `open` and the number of its rows."""
 
     table: str | None
     number: int
-    rows: int
+    rows: int = 0
 
 
 class LocalOutputs:
@@ -122,6 +130,7 @@ def convert_changes(
     *,
     relations: Sequence[str] = (),
     is_snapshot: bool = False,
+    as_file: bool = False,
     format: Format,
     options: FileChangeOptions,
     batch_rows: int = BATCH_ROWS,
@@ -137,14 +146,16 @@ def convert_changes(
     ----------
     files : OrderedFiles
     outputs : Outputs
-        Creates the files: one for all changes, or one for each table.
+        Creates the files: one for all changes, or one for each table and schema.
     relations : sequence of str
-        Tables, as "schema.table". The columns of an output are those of all versions of the table. The first attempt
-        uses the versions in the first batch, which usually are all. If there are others, or an error occurs, the files
-        are read again: once for the versions, and once to decode them; and both once more if rows must be processed to
-        know the versions.
+        Tables, as "schema.table". Rows have the columns of the versions of their table so far, as those of
+        `ChangeDecoder.table`. If a version changes the columns, a new file begins; a file of JSON lines continues.
     is_snapshot : bool
         Write the rows that the tables have at the end, as `snapshot` returns them.
+    as_file : bool
+        Write one file for each table, whose columns are those of all versions. If the columns change, it is written
+        again from its rows. The input is read a second time if the rows do not determine what later versions make of
+        their values; and if a value is faulty, but a later version may have a type that it fits.
     format : {"parquet", "jsonl", "csv"}
     options : FileChangeOptions
     batch_rows : int
@@ -153,7 +164,7 @@ def convert_changes(
         They read ahead, build the changes and encode the output. Transactions are assembled in the calling thread. The
         output does not depend on the number of workers.
     on_rows : callable
-        Called with the number of rows after each batch. A restart is reported as a negative number.
+        Called with the number of rows after each batch. A second reading begins with a negative number.
 
     Returns
     -------
@@ -168,122 +179,117 @@ def convert_changes(
     PathError
         If no message describes a table; with `is_snapshot`, as `snapshot` raises KeyError and ValueError.
     """
-    reported = 0
-
-    def reported_rows(found: Iterable[OrderedBatch]) -> Iterator[OrderedBatch]:
-        nonlocal reported
-        if reported:
-            on_rows(-reported)
-            reported = 0
-        for batch in found:
-            yield batch
-            reported += len(batch.payloads)
-            on_rows(len(batch.payloads))
+    n_reported = 0
 
     def batches() -> Iterator[OrderedBatch]:
-        return reported_rows(files.batches(batch_rows, workers))
+        nonlocal n_reported
+        for batch in files.batches(batch_rows, workers):
+            yield batch
+            n_reported += len(batch.payloads)
+            on_rows(len(batch.payloads))
 
-    def new_reader() -> FileChanges:
-        return FileChanges(files, options, relations, is_snapshot=is_snapshot)
-
-    def one_pass() -> tuple[ChangeTotals, FileChanges]:
-        reader = new_reader()
-        found = files.batches(batch_rows, workers)
-        first = list(islice(found, 1))
-        schemas = _schemas_of(reader, first, is_fixed=True)
-        # The list does not keep its batch.
-        every = chain((first.pop() for _ in range(len(first))), found)
-        return _write(reader, reported_rows(every), outputs, schemas, format, workers)
-
-    def two_passes(with_rows: bool) -> tuple[ChangeTotals, FileChanges]:
-        outputs.discard()
-        reader = new_reader()
-        schemas = _schemas_of(reader, batches(), with_rows=with_rows)
-        return _write(reader, batches(), outputs, schemas, format, workers)
-
-    if not relations:
-        return _write(new_reader(), batches(), outputs, {None: CHANGES}, format, workers)
-    # A value that does not fit the present column type may fit after a later version has widened the column. So errors
-    # are not final here.
-    with suppress(FileFault, PathError, SchemaChanged):
-        return one_pass()
-    # After bad payloads, the meaning of a Relation message may depend on the rows.
-    with suppress(SchemaChanged):
-        return two_passes(with_rows=False)
-    return two_passes(with_rows=True)
+    how = FileFormat(outputs, format, as_file, workers, options.spill)
+    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot)
+    first = _Batches(batches())
+    try:
+        return _write(reader, first, how), reader
+    except (ValueFault, TableError, LayoutUnknown) as error:
+        fault = error.with_traceback(None)
+    versions = _last_versions(reader, first, fault)
+    del reader, first, fault
+    outputs.discard()
+    on_rows(-n_reported)
+    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot, versions=versions)
+    return _write(reader, _Batches(batches()), how), reader
 
 
-def _schemas_of(
-    reader: FileChanges, batches: Iterable[OrderedBatch], *, is_fixed: bool = False, with_rows: bool = False
-) -> dict[str | None, pa.Schema]:
-    """Find the versions of tables in batches, and start the second pass."""
-    for batch in batches:
-        reader.follow(batch, with_rows)
-    return reader.second_pass(is_fixed=is_fixed, with_rows=with_rows)
+class _Batches:
+    """An iterator of batches whose last one can be put back."""
+
+    def __init__(self, batches: Iterator[OrderedBatch]) -> None:
+        self._batches = batches
+        self._again: list[OrderedBatch] = []
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> OrderedBatch:
+        return self._again.pop() if self._again else next(self._batches)
+
+    def put_back(self, batch: OrderedBatch) -> None:
+        """Return a batch that was not processed."""
+        self._again.append(batch)
 
 
-def _write(
-    reader: FileChanges,
-    batches: Iterable[OrderedBatch],
-    outputs: Outputs,
-    schemas: Mapping[str | None, pa.Schema],
-    format: Format,
-    workers: Workers,
-) -> tuple[ChangeTotals, FileChanges]:
-    """Decode batches, and write one file for each schema. Rows of snapshots are written at the end."""
+def _write(reader: FileChanges, batches: _Batches, how: FileFormat) -> ChangeTotals:
+    """Decode batches, and write the files. Rows of snapshots are written at the end."""
     totals = ChangeTotals()
-    n_rows: Counter[str | None] = Counter()
-    with ExitStack() as stack:
-        writers: dict[str | None, WriteBatch] = {}
-        unfinished: list[Writer] = []
 
-        def write(found: Iterable[tuple[str | None, pa.RecordBatch]]) -> None:
-            for name, rows in found:
-                writers[name](rows)
-                n_rows[name] += len(rows)
-
-        def open_output(name: str | None, schema: pa.Schema) -> WriteBatch:
-            layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
-            file = stack.enter_context(outputs.open(name, schema, 1))
-            unfinished.append(stack.enter_context(writer_to(file, format, schema, layout, len(schemas), workers)))
-            return unfinished[-1]
-
-        def slices() -> Iterator[Slice]:
-            for batch in batches:
+    def slices() -> Iterator[Slice]:
+        for batch in batches:
+            try:
                 yield from reader.slices(batch)
-                totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
+            except (TableError, LayoutUnknown):
+                batches.put_back(batch)
+                raise
+            totals.payload_bytes += pc.sum(pc.binary_length(batch.payloads)).as_py() or 0
 
-        for name, schema in schemas.items():
-            if not reader.is_snapshot:
-                writers[name] = open_output(name, schema)
-        for name in reader.snapshots:
-            writers[name] = partial(reader.apply, name)
-        for built in workers.map(lambda build: build(), slices()):
-            write((name, reader.count(name, rows)) for name, rows in built)
-        write(reader.finish())
+    with ExitStack() as stack:
+        n_outputs = len(reader.bad_rows)
+        files = {name: stack.enter_context(TableFiles(name, how, n_outputs)) for name in reader.bad_rows}
+
+        def write(name: str | None, rows: pa.RecordBatch, builder: LimitedBuilder) -> None:
+            rows = reader.count(name, rows)
+            if name is not None and reader.is_snapshot:
+                reader.apply(name, rows, builder)
+            else:
+                files[name].write(rows, builder)
+
+        for built in how.workers.map(lambda build: build(), slices()):
+            for item in built:
+                write(*item)
+        for item in reader.finish():
+            write(*item)
         reader.check_renames()
-        for name in reader.snapshots:
-            table = reader.snapshot(name)
-            writers[name], n_rows[name] = open_output(name, table.schema), 0
-            write((name, rows) for rows in table.to_batches(BATCH_ROWS))
+        schemas = []
+        for name, builder in reader.last_builders():
+            schemas.append(builder.schema)
+            if name is not None and reader.is_snapshot:
+                reader.apply(name, None, builder)
+                files[name].write_table(reader.snapshot(name))
+            else:
+                files[name].end(builder)
         # Workers encode the ends of all outputs side by side.
-        for output in unfinished:
+        for output in files.values():
             output.flush()
     totals.altered_types = reader.altered_types
     if totals.altered_types:
-        metadata = (column.metadata or {} for schema in schemas.values() for column in schema)
+        metadata = (column.metadata or {} for schema in schemas for column in schema)
         totals.text_columns = sum(item.get(b"pg:form") == b"text" for item in metadata)
-    totals.files = [WrittenFile(name, 1, n_rows[name]) for name in schemas]
-    decoder = reader.decoder
-    totals.changes = n_rows.total()
+    totals.files = [file for output in files.values() for file in output.written]
+    totals.changes = sum(file.rows for file in totals.files)
     totals.bad_rows = dict(sum(reader.bad_rows.values(), Counter()))
-    totals.skipped, totals.undecided, totals.empty_payloads = (
-        reader.n_skipped,
-        decoder.n_undecided,
-        decoder.empty_payloads,
-    )
-    totals.repeated = reader.n_repeated
-    return totals, reader
+    totals.skipped, totals.repeated = reader.n_skipped, reader.n_repeated
+    totals.undecided, totals.empty_payloads = reader.engine.state.n_undecided, reader.engine.counts.n_empty
+    return totals
+
+
+def _last_versions(reader: FileChanges, batches: Iterator[OrderedBatch], fault: Exception) -> TableVersions:
+    """Read the rest of the files, and return all versions of the tables.
+
+    Raise the fault if the versions are no others than before it.
+    """
+    with suppress(FileFault):
+        # A fault there comes after the present one. The second reading finds it, if it gets there.
+        for batch in batches:
+            reader.advance(batch)
+    if not isinstance(fault, ValueFault):
+        return reader.last_versions()
+    with suppress(TableError):
+        versions = reader.last_versions()
+        if reader.has_other_columns(versions):
+            return versions
+    raise fault
 
 
 def bad_payloads(files: OrderedFiles, errors: Mapping[int, str], workers: Workers) -> Iterator[pa.RecordBatch]:
@@ -314,3 +320,152 @@ def table_file_name(relation: str | None) -> str:
 
 def _in_url(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode())
+
+
+# -- files of one table -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How files are written.
+
+    Attributes
+    ----------
+    outputs : Outputs
+    format : {"parquet", "jsonl", "csv"}
+    as_file : bool
+        Write one file for all rows. If their schema changes, it is written again.
+    workers : Workers
+    scratch : Path, optional
+        A folder for rows that are written again.
+    """
+
+    outputs: Outputs
+    format: Format
+    as_file: bool
+    workers: Workers
+    scratch: Path | None = None
+
+    def are_alike(self, schema: pa.Schema, other: pa.Schema) -> bool:
+        """Whether rows with these schemas can be in one file."""
+        if self.format == "jsonl" and not self.as_file:
+            return True
+        return schema is other or schema.equals(other, check_metadata=self.format == "parquet")
+
+
+class TableFiles:
+    """Writes the rows of one table, or all changes if `name` is None. Use it as a context manager.
+
+    Parameters
+    ----------
+    name : str or None
+    format : FileFormat
+    n_outputs : int
+        Number of tables that are written at the same time.
+    """
+
+    def __init__(self, name: str | None, format: FileFormat, n_outputs: int) -> None:
+        self._name = name
+        self._format = format
+        self._n_outputs = n_outputs
+        self._scratch = ExitStack()  # temporary folders
+        self._open = ExitStack()  # the file
+        self._writer: Writer | None = None
+        self._layouts: list[tuple[Path, LimitedBuilder]] = []  # of each file
+        self.written: list[WrittenFile] = []
+
+    def __enter__(self) -> TableFiles:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with self._scratch:
+            self._open.__exit__(*error)
+
+    def write(self, rows: pa.RecordBatch, builder: LimitedBuilder) -> None:
+        """Write rows that a builder has made.
+
+        Raises
+        ------
+        LayoutUnknown
+            If they cannot be in the same text file as the rows before them.
+        """
+        if not len(rows):
+            return
+        if self._writer is None or not self._format.are_alike(builder.schema, self._layouts[-1][1].schema):
+            self._begin(builder)
+        self._add(rows)
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write all rows."""
+        self._begin_file(table.schema)
+        for rows in table.to_batches(BATCH_ROWS):
+            self._add(rows)
+
+    def end(self, builder: LimitedBuilder) -> None:
+        """Process the end of the rows. The builder has all versions of the table.
+
+        Raises
+        ------
+        LayoutUnknown
+            If the rows before the last schema cannot be converted to it.
+        """
+        if self._writer is None:
+            self._begin(builder)
+        elif self._format.as_file and not self._format.are_alike(builder.schema, self._layouts[0][1].schema):
+            self._write_again(builder)
+
+    def flush(self) -> None:
+        """Let the workers encode the rows so far."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        assert self._writer is not None
+        self._writer(rows)
+        self.written[-1].rows += len(rows)
+
+    def _begin(self, builder: LimitedBuilder) -> None:
+        """Begin a file for rows of another schema."""
+        if self._format.as_file and self._layouts and self._format.format != "parquet":
+            raise LayoutUnknown
+        self._open.close()
+        self._layouts.append((self._begin_file(builder.schema), builder))
+
+    def _begin_file(self, schema: pa.Schema) -> Path:
+        number = len(self.written) + 1
+        if self._format.as_file and number > 1:
+            folder = tempfile.TemporaryDirectory(dir=self._format.scratch)
+            path = Path(self._scratch.enter_context(folder), "rows.parquet")
+            file: BinaryIO = self._open.enter_context(path.open("xb"))
+        else:
+            file = self._open.enter_context(self._format.outputs.open(self._name, schema, number))
+        layout = CHANGE_LAYOUT if self._name is None else TABLE_LAYOUT
+        self._writer = self._open.enter_context(
+            writer_to(file, self._format.format, schema, layout, self._n_outputs, self._format.workers)
+        )
+        self.written.append(WrittenFile(self._name, number))
+        return Path(file.name)
+
+    def _write_again(self, builder: LimitedBuilder) -> None:
+        """Write the rows of all files with the columns of all versions, into one file."""
+        assert isinstance(builder, TableBuilder)
+        self._open.close()
+        changes = [LayoutChange(before, builder) for _, before in self._layouts if isinstance(before, TableBuilder)]
+        if self._format.format != "parquet" or not all(change.is_possible for change in changes):
+            raise LayoutUnknown
+        with ExitStack() as stack:
+            files = [stack.enter_context(open(path, "rb")) for path, _ in self._layouts]
+            self._format.outputs.discard()
+            self.written.clear()
+            self._begin_file(builder.schema)
+            for file, change in zip(files, changes, strict=True):
+                for rows in _batches_of(file):
+                    converted = change.converted(rows)
+                    if converted is None:
+                        raise LayoutUnknown
+                    self._add(converted)
+
+
+def _batches_of(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(file) as parquet:
+        yield from parquet.iter_batches(BATCH_ROWS)

@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.record_batches import counted_batch
+from pgdecode.changes.change_engine import BuiltRows, ChangeEngine
+from pgdecode.changes.change_rows import TextOutput
+from pgdecode.changes.record_batches import LimitedBuilder, counted_batch
 from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.changes.run_start import RunStart, counted_input
 from pgdecode.changes.stored_state import StoredState
+from pgdecode.changes.table_rows import Table, TableBuilder, TableOutput
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
 from pgdecode.payloads.payload_input import InvalidPositions
 from pgdecode.payloads.unwrap import hint
-from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
-from pgdecode.protocol.options import ChangeOptions, Mode
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.column_history import NO_RENAMES, check_renames, histories
+from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
-from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.value_options import ValueOptions
+from pgdecode.runs.manifest import Manifest
 from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.errors import PathError
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20
-# Tags of the messages that describe transactions, streams and relations.
-_CONTROL = [bytes([tag]) for tag in ALWAYS_NEEDED + BEGIN_COMMIT]
 
-# Builds batches of changes, each with the name of its table. It may be called in another thread.
-Slice = Callable[[], list[tuple[str | None, pa.RecordBatch]]]
+# All versions of each table, with its name or OID.
+TableVersions = Mapping[str, tuple[str | int, Mapping[int, RelationVersion]]]
+# Builds batches of changes, each with the name of its table and its builder. It may be called in another thread.
+Slice = Callable[[], list[BuiltRows[str | None]]]
+
+
+class ValueFault(FileFault):
+    """A fault of a table's row. With later versions of the table, it may be none."""
 
 
 class TableError(PathError):
@@ -54,6 +59,10 @@ class TableError(PathError):
         self.relation = relation
         self.reason = reason
         self.what = what
+
+
+class LayoutUnknown(Exception):
+    """The rows cannot be written before all versions of their tables are known."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +92,16 @@ class FileChanges:
     relations : sequence of str
         Tables to decode, as "schema.table". If empty, the changes of all tables are decoded.
     is_snapshot : bool
-        Return the changes of tables for `snapshots`: a table is found by its last name, and its changes under former
+        Return the changes of tables for `snapshot`: a table is found by its last name, and its changes under former
         names are included.
+    versions : mapping, optional
+        All versions of the tables, from `last_versions` of a reader that has read the files. By default, rows have the
+        columns of the versions so far.
 
     Attributes
     ----------
-    n_changes : int
-        Number of rows returned so far.
     bad_rows : dict of str or None to Counter of str
         Number of rows with an error, including those left out, by table and error code. None means all changes.
-    snapshots : dict of str to SnapshotRows
-        With `is_snapshot`, after `second_pass`: the rows of each table, to which the caller applies the changes.
     errors : dict of int to str
         With `keep_errors`: the error of each bad payload, by its position.
     source : SourceState
@@ -107,48 +115,52 @@ class FileChanges:
         relations: Sequence[str] = (),
         *,
         is_snapshot: bool = False,
+        versions: TableVersions | None = None,
     ) -> None:
         self.options = options
         self.relations = relations
         self.is_snapshot = is_snapshot
-        self.snapshots: dict[str, SnapshotRows] = {}
-        # The names of tables, by what the decoder is asked for: the same, or with `is_snapshot` the OIDs.
-        self._names: dict[str | int, str] = {} if is_snapshot else {name: name for name in relations}
-        self.n_changes = 0
         self.bad_rows: dict[str | None, Counter[str]] = {name: Counter() for name in relations or (None,)}
         self.errors: dict[int, str] = {}
-        # This class drops and counts bad rows, so the decoder must return them.
-        change_options = options.change_options
-        mode: Mode = "FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE"
-        before = SourceState() if options.stored is None else options.stored.source
+        stored, change_options, value_options = options.stored, options.change_options, options.value_options
+        before = SourceState() if stored is None else stored.source
         types = user_types_of(files.files, [UserType(*item) for item in before.user_types])
         self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
-        state = ReplicationState() if options.stored is None else options.stored.state
+        state = ReplicationState() if stored is None else stored.state.copy()
         catalog = state.first_catalog(options.catalog or catalog_of(files.files))
         if catalog is not None and files.position is None:
             catalog = before_payloads(catalog)
-        # The number of versions that a catalog has. Others are of the payloads.
-        self._n_given = 0 if catalog is None else len(catalog)
-        decoder = ChangeDecoder if options.stored is None else partial(ChangeDecoder.resumed, options.stored)
-        self.decoder = decoder(
+        self.engine = ChangeEngine(
+            # This class drops and counts bad rows, so the engine must return them.
+            change_options if change_options.mode == "FAILFAST" else replace(change_options, mode="PERMISSIVE"),
+            replace(
+                value_options,
+                types=overridden(types, value_options.types) or None,
+                encoding=encoding_of(files.files, value_options.encoding),
+                name_clash="rename" if is_snapshot else value_options.name_clash,
+            ),
+            state=state,
             catalog=catalog,
-            mode=mode,
-            start=change_options.start,
-            empty=change_options.empty,
-            include_uncommitted=change_options.include_uncommitted,
-            drop_duplicates=change_options.drop_duplicates,
-            limits=change_options.limits,
-            types=overridden(types, options.value_options.types) or None,
-            columns=options.value_options.columns,
-            renames=options.value_options.renames,
-            unrepresentable=options.value_options.unrepresentable,
-            name_clash="rename" if is_snapshot else options.value_options.name_clash,
-            encoding=encoding_of(files.files, options.value_options.encoding),
-            datestyle=options.value_options.datestyle,
             spill=options.spill,
             max_held_bytes=_HELD_BYTES,
+            is_counted=files.is_counted,
         )
-        self.decoder.is_counted = files.is_counted
+        self._versions = versions
+        # The names of tables, by what the engine is asked for: the same, or with `is_snapshot` the OIDs.
+        self._names: dict[str | int, str] = {} if is_snapshot else {name: name for name in relations}
+        if is_snapshot and versions is not None:
+            self._names = {oid: name for name, (oid, _) in versions.items()}
+        self._text = TextOutput()
+        self._typed = TableOutput[str | int](
+            (),
+            with_version=is_snapshot,
+            known={} if versions is None else dict(versions.values()),
+        )
+        self._first_schemas: dict[str, pa.Schema] = {}
+        self._n_versions = 0  # after the batch before
+        self._has_payloads = False
+        self._snapshots: dict[str, SnapshotRows] = {}
+        self._snapshot_versions: dict[str, Mapping[int, RelationVersion]] = {}
 
     @property
     def altered_types(self) -> tuple[str, ...]:
@@ -156,142 +168,160 @@ class FileChanges:
         types = (UserType(*item) for item in self.source.user_types)
         return tuple(item.key for item in types if item.declaration == "record")
 
-    def follow(self, batch: OrderedBatch, with_rows: bool = False) -> None:
-        """Process payloads in a first pass, to find the versions of relations.
+    def advance(self, batch: OrderedBatch) -> None:
+        """Process the next payloads without decoding changes.
 
         Raises
         ------
         FileFault
-            In FAILFAST mode at a bad payload, with its location.
+            In FAILFAST mode at a bad payload.
         """
         self._announce(batch)
-        if with_rows:
+        with _as_file_fault(batch):
+            self.engine.advance(batch.payloads, batch.positions)
+
+    def slices(self, batch: OrderedBatch) -> Iterator[Slice]:
+        """Process the next payloads, and yield functions that build the changes that they commit, see `Slice`.
+
+        The functions raise FileFault, in FAILFAST mode at a bad payload or value. `count` counts their rows.
+
+        Raises
+        ------
+        TableError
+            If a table cannot be laid out as columns with the versions so far.
+        LayoutUnknown
+            If rows of a snapshot can only be found with all versions.
+        """
+        self._announce(batch)
+        with _as_file_fault(batch), self._table_errors():
+            functions, error = self.engine.slices(batch.payloads, batch.positions, self)
+        self._n_versions, self._has_payloads = len(self.engine.state.relations.versions), True
+        yield from (partial(self._built, batch, build) for build in functions)
+        if error is not None:
             with _as_file_fault(batch):
-                self.decoder.follow(batch.payloads, batch.positions)
-            return
-        # Rows do not matter for relations unless payloads are bad, and those of open transactions would be buffered.
-        first_bytes = pc.binary_slice(batch.payloads, 0, 1)
-        rows = pc.indices_nonzero(pc.is_in(first_bytes, pa.array(_CONTROL, first_bytes.type)))
-        with _as_file_fault(batch, rows):
-            self.decoder.follow(batch.payloads.take(rows), batch.positions.take(rows))
+                raise error
 
-    def second_pass(self, *, is_fixed: bool = False, with_rows: bool = False) -> dict[str | None, pa.Schema]:
-        """Start the second pass, and return the schema of each table.
+    def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        """Process the next payloads, and yield the rows that they commit, each batch with the name of its table."""
+        for build in self.slices(batch):
+            for name, rows, _ in build():
+                yield name, self.count(name, rows)
 
-        Parameters
-        ----------
-        is_fixed : bool
-            Whether the first pass covered only the beginning of the input. `decode` then raises `SchemaChanged` if the
-            rest has further versions of the tables.
-        with_rows : bool
-            Whether the first pass processed rows too.
+    def _built(self, batch: OrderedBatch, build: Slice) -> list[BuiltRows[str | None]]:
+        with _as_file_fault(batch, ValueFault if self.relations else FileFault):
+            return build()
+
+    # -- tables, as an output of the engine ----------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> Sequence[str | int] | None:
+        """The tables whose changes are needed; None for all, also if the OID of a table is not known yet."""
+        return [*self._names] if self.relations and len(self._names) == len(self.relations) else None
+
+    def builders(self, engine: ChangeEngine) -> list[tuple[str | None, LimitedBuilder]]:
+        """Make the builders of the tables that have been described so far, or of all changes."""
+        if not self.relations:
+            return [(None, self._text.builder(engine))]
+        if self.is_snapshot and self._versions is None:
+            self._find_tables(engine)
+        everything = engine.options.include_uncommitted
+        builders: list[tuple[str | None, LimitedBuilder]] = []
+        for table, name in self._names.items():
+            if self._versions is not None or engine.state.relations.numbers_of(table, everything=everything):
+                builder = self._builder(table, name)
+                self._first_schemas.setdefault(name, builder.schema)
+                builders.append((name, builder))
+        # Bad payloads are in the output of each table, also before it is described.
+        described = dict(builders)
+        nothing = Table((), engine.value_options)
+        builders += [
+            (name, TableBuilder(nothing, {}, engine.options, with_version=self.is_snapshot))
+            for name in self.relations
+            if name not in described
+        ]
+        return builders
+
+    def _find_tables(self, engine: ChangeEngine) -> None:
+        """Find the OIDs of the tables that have the names of the snapshots now."""
+        catalog = engine.layout_catalog
+        for name in self.relations:
+            with suppress(KeyError):
+                relation_id = last_named(catalog, name)
+                if self._names.get(relation_id) == name:
+                    continue
+                is_late = self._has_payloads and min(engine.versions_of(relation_id)) < self._n_versions
+                if is_late or name in self._names.values():
+                    raise LayoutUnknown
+                self._names[relation_id] = name
+
+    def _builder(self, table: str | int, name: str, *, everything: bool = False) -> TableBuilder:
+        try:
+            return self._typed.builder(self.engine, table, everything=everything)
+        except ValueError as error:
+            raise TableError(name, str(error), self._what) from error
+
+    @property
+    def _what(self) -> str:
+        return "snapshot" if self.is_snapshot else "table"
+
+    @contextmanager
+    def _table_errors(self) -> Iterator[None]:
+        """Convert the KeyError of a name that may be that of several tables."""
+        try:
+            yield
+        except KeyError as error:
+            text = error.args[0]
+            name = next((name for name in self.relations if repr(name) in text), self.relations[0])
+            raise TableError(name, text, self._what) from None
+
+    def last_versions(self) -> TableVersions:
+        """After the last batch, return all versions of the tables that determine their columns.
 
         Raises
         ------
         TableError
             If no payload has described a table, or its columns cannot be decoded together; with `is_snapshot`, if the
             last name of a table is another.
-        SchemaChanged
-            If it is not certain after the first pass which versions are used.
         """
-        known = self.decoder.catalog.names
-        what = "snapshot" if self.is_snapshot else "table"
-        try:
-            tables = {named(name, known) for name in self.relations}
-        except KeyError as error:
-            name = next(name for name in self.relations if repr(name) in error.args[0])
-            raise TableError(name, error.args[0], what) from None
-        certain = {*self.decoder.shape_catalog}
-        # A version from a transaction without a commit may be used or not. Only the rows show that.
-        sent = islice(self.decoder.catalog, self._n_given, None)
-        uncertain = () if with_rows else (item for item in sent if item not in certain)
-        relation_ids = {item.relation_id for item in self.decoder.catalog if item.qualified_name in tables}
-        for item in uncertain:
-            is_wanted = item.relation_id in relation_ids if self.is_snapshot else item.qualified_name in tables
-            if is_wanted and (is_fixed or item.visible_from is not None):
-                raise SchemaChanged("a table is described in a transaction that has not committed")
-        schemas: dict[str | None, pa.Schema] = {}
+        engine = self.engine
+        known = engine.catalog.names
+        versions: dict[str, tuple[str | int, Mapping[int, RelationVersion]]] = {}
         for name in self.relations:
+            with self._table_errors():
+                full_name = named(name, known)
             try:
-                schemas[name] = self._start_snapshot(name) if self.is_snapshot else self.decoder.table_schema(name)
+                table = last_named(engine.layout_catalog, name) if self.is_snapshot else name
+                versions[name] = table, engine.versions_of(table)
             except KeyError as error:
-                is_renamed = named(name, known) in self.decoder.shape_catalog.names
-                reason = error.args[0] if is_renamed else _not_described(named(name, known), known)
-                raise TableError(name, reason, what) from None
+                is_renamed = full_name in engine.layout_catalog.names
+                raise TableError(
+                    name, error.args[0] if is_renamed else _not_described(full_name, known), self._what
+                ) from None
+        return versions
+
+    def has_other_columns(self, versions: TableVersions) -> bool:
+        """Whether tables have other columns with these versions than those of their first rows."""
+        output = TableOutput[str | int]((), with_version=self.is_snapshot, known=dict(versions.values()))
+        for name, (table, _) in versions.items():
+            try:
+                schema = output.builder(self.engine, table).schema
             except ValueError as error:
-                raise TableError(name, str(error), what) from error
-        self.decoder = self.decoder.restart((*self.relations, *tables, *self._names) if is_fixed else None)
-        return schemas
+                raise TableError(name, str(error), self._what) from error
+            if name in self._first_schemas and not schema.equals(self._first_schemas[name], check_metadata=True):
+                return True
+        return False
 
-    def _start_snapshot(self, name: str) -> pa.Schema:
-        """Make the rows of a table, which are none so far, and return their schema."""
-        relation_id = last_named(self.decoder.shape_catalog, name)
-        self._names[relation_id] = name
-        versions, stated = self.decoder.versions_of(relation_id), self.options.value_options.renames or NO_RENAMES
-        check_renames(histories(versions, stated))
-        self.snapshots[name] = SnapshotRows(
-            self.decoder.table_schema(relation_id, as_sent=True),
-            versions,
-            stated,
-            with_errors=self.options.change_options.mode == "PERMISSIVE",
-            name_clash=self.options.value_options.name_clash,
-        )
-        return self.snapshots[name].schema
+    def last_builders(self) -> Iterator[tuple[str | None, LimitedBuilder]]:
+        """After the last batch, yield the builders of all tables, or of all changes. It raises as `last_versions`."""
+        if not self.relations:
+            yield None, self._text.builder(self.engine)
+        for name, (table, _) in self.last_versions().items() if self.relations else ():
+            if self.is_snapshot and self._names.get(table) != name:
+                raise LayoutUnknown
+            with self._table_errors():
+                yield name, self._builder(table, name)
 
-    def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        """Decode the next payloads, and yield batches of rows, each with the name of its table.
-
-        Raises
-        ------
-        FileFault
-            In FAILFAST mode at a bad payload or value. If this payload is in `batch`, the changes that earlier payloads
-            committed are yielded first, unless they need more than one batch of rows.
-        """
-        self._announce(batch)
-        n_before = self.n_changes
-        n_rows = len(batch.payloads)
-        fault = None
-        with _as_file_fault(batch):
-            while True:
-                try:
-                    yield from self._decode(batch.payloads.slice(0, n_rows), batch.positions.slice(0, n_rows))
-                except DecodeError as error:
-                    fault = error
-                    if error.row and self.n_changes == n_before:
-                        # The failed call has not changed the decoder's state. Decode the payloads before the bad one.
-                        n_rows = error.row
-                        continue
-                if fault is not None:
-                    try:
-                        raise fault
-                    finally:
-                        # It refers to this frame, and must not keep what is in memory here.
-                        fault = None
-                return
-
-    def slices(self, batch: OrderedBatch) -> Iterator[Slice]:
-        """Process the next payloads, and yield functions that build the changes that they commit, see `Slice`.
-
-        The functions raise FileFault, in FAILFAST mode at a bad payload or value. `count` counts their rows.
-        """
-        self._announce(batch)
-        try:
-            found = self.decoder.slices(
-                batch.payloads, [*self._names] or None, batch.positions, with_version=self.is_snapshot
-            )
-        except (DecodeError, InvalidPositions):
-            # The failed call has not changed the decoder's state. An earlier payload may have a bad value.
-            deque(self.decode(batch), maxlen=0)
-            raise
-        yield from (partial(self._built, batch, build) for build in found)
-
-    def _built(
-        self, batch: OrderedBatch, build: Callable[[], list[tuple[str | int | None, pa.RecordBatch]]]
-    ) -> list[tuple[str | None, pa.RecordBatch]]:
-        with _as_file_fault(batch):
-            return [(None if table is None else self._names[table], rows) for table, rows in build()]
-
-    def finish(self) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    def finish(self) -> Iterator[BuiltRows[str | None]]:
         """Yield the changes of undecided transactions after the last payload, with `include_uncommitted`.
 
         Raises
@@ -299,22 +329,14 @@ class FileChanges:
         FileFault
             In FAILFAST mode at a value that cannot be decoded.
         """
-        if not self.options.change_options.include_uncommitted or not self.decoder.n_undecided:
+        if not self.options.change_options.include_uncommitted or not self.engine.state.n_undecided:
             return
-        for name in self.relations or (None,):
+        for name, builder in self.last_builders():
             try:
-                rows = self.decoder.undecided(name)
+                rows = self.engine.undecided(builder)
             except DecodeError as error:
                 raise FileFault(f"a transaction without an outcome: {error.cell}") from error
-            yield name, self.count(name, rows)
-
-    def _decode(self, payloads: pa.Array, positions: pa.Array) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        if self.relations:
-            for table, rows in self.decoder.tables_batches(payloads, [*self._names], positions):
-                yield self._names[table], self.count(self._names[table], rows)
-        else:
-            for rows in self.decoder.decode_batches(payloads, positions):
-                yield None, self.count(None, rows)
+            yield name, rows, builder
 
     def count(self, name: str | None, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Count rows of a table from `slices`, and drop bad rows in DROPMALFORMED mode."""
@@ -323,39 +345,71 @@ class FileChanges:
             bad = rows.filter(rows.column(error).is_valid())
             positions = bad.column("_position" if self.relations else "position").to_pylist()
             self.errors.update(zip(positions, bad.column(error).to_pylist(), strict=True))
-        rows = counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows[name])
-        self.n_changes += len(rows)
-        return rows
+        return counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows[name])
 
     @property
     def n_skipped(self) -> int:
         """Number of transactions that this run has left out because their beginning is missing."""
         stored = self.options.stored
-        return self.decoder.skipped - (0 if stored is None else stored.state.skipped.count)
+        return self.engine.state.skipped.count - (0 if stored is None else stored.state.skipped.count)
 
     @property
     def n_repeated(self) -> int:
         """Number of commits of this run whose LSN is not greater than that of all before."""
         stored = self.options.stored
-        return self.decoder.repeated - (0 if stored is None else stored.state.n_repeated)
+        return self.engine.state.n_repeated - (0 if stored is None else stored.state.n_repeated)
 
-    def apply(self, name: str, rows: pa.RecordBatch) -> None:
-        """Apply changes to the rows of a table.
+    def commit(self, folder: Path, manifest: Manifest, target: Path | None = None) -> Manifest:
+        """Write the state and the manifest of a run, as `RunStart.commit` does."""
+        run = RunStart() if self.options.stored is None else RunStart.after(self.options.stored)
+        input = counted_input(manifest.input, self.engine.counts)
+        return run.commit(folder, replace(manifest, input=input), self.engine.saved_state, self.source, target)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def apply(self, name: str, rows: pa.RecordBatch | None, builder: LimitedBuilder) -> None:
+        """Apply changes to the rows of a table. Without changes, only bring its columns up to the builder's versions.
 
         Raises
         ------
         FileFault
             If a change may be of several rows.
+        LayoutUnknown
+            If the table has got other versions since its first rows.
         """
-        with _apply_faults(name):
-            self.snapshots[name].apply(rows)
+        assert isinstance(builder, TableBuilder)
+        if not builder.versions:
+            if rows is not None and len(rows):
+                raise LayoutUnknown
+            return
+        if name not in self._snapshots:
+            self._snapshots[name] = self._new_snapshot(name, builder)
+            self._snapshot_versions[name] = builder.sent_versions
+        elif self._snapshot_versions[name] != builder.sent_versions:
+            raise LayoutUnknown
+        if rows is not None:
+            with _apply_faults(name):
+                self._snapshots[name].apply(rows)
+
+    def _new_snapshot(self, name: str, builder: TableBuilder) -> SnapshotRows:
+        stated = self.options.value_options.renames or NO_RENAMES
+        try:
+            check_renames(histories(builder.sent_versions, stated))
+            return SnapshotRows(
+                builder.table.schema,
+                builder.sent_versions,
+                stated,
+                with_errors=self.options.change_options.mode == "PERMISSIVE",
+                name_clash=self.options.value_options.name_clash,
+            )
+        except ValueError as error:
+            raise TableError(name, str(error), self._what) from error
 
     def snapshot(self, name: str) -> pa.Table:
         """Return the rows of a table after the last payload. It raises what `apply` raises."""
+        state = self.engine.state
         with _apply_faults(name):
-            return self.snapshots[name].counted_table(
-                self.bad_rows[name], self.decoder.skipped, self.decoder.n_undecided
-            )
+            return self._snapshots[name].counted_table(self.bad_rows[name], state.skipped.count, state.n_undecided)
 
     def check_renames(self) -> None:
         """After the last payload, check that the table has each rename of the options.
@@ -367,7 +421,7 @@ class FileChanges:
         """
         stated = self.options.value_options.renames
         if stated and self.options.stored is None:
-            versions = dict(enumerate(self.decoder.shape_catalog))
+            versions = dict(enumerate(self.engine.layout_catalog))
             try:
                 check_renames(histories(versions, stated), is_complete=True)
             except ValueError as error:
@@ -375,7 +429,7 @@ class FileChanges:
 
     def _announce(self, batch: OrderedBatch) -> None:
         if batch.is_reconnected:
-            self.decoder.reconnected()
+            self.engine.state.is_reconnected = True
         if batch.session is not None:
             self.source = replace(self.source, session=batch.session)
 
@@ -392,20 +446,19 @@ def _apply_faults(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise FileFault(f"snapshot {name}: {error}") from error
+        raise ValueFault(f"snapshot {name}: {error}") from error
 
 
 @contextmanager
-def _as_file_fault(batch: OrderedBatch, rows: pa.Array | None = None) -> Iterator[None]:
-    """Convert a DecodeError to a FileFault with its location. `rows` are the rows of the batch that were decoded."""
+def _as_file_fault(batch: OrderedBatch, fault: type[FileFault] = FileFault) -> Iterator[None]:
+    """Convert a DecodeError to a FileFault with its location."""
     try:
         yield
     except DecodeError as error:
         # An error in a buffered change from an earlier batch has no row.
         where, form = f"rows from {batch.start}", ""
         if error.row is not None:
-            row = error.row if rows is None else rows[error.row].as_py()
-            where, form = f"row {batch.start + row}", hint(batch.payloads[row].as_py())
-        raise FileFault(f"{batch.file.path}: {where}: {error.cell}{form}") from error
+            where, form = f"row {batch.start + error.row}", hint(batch.payloads[error.row].as_py())
+        raise fault(f"{batch.file.path}: {where}: {error.cell}{form}") from error
     except InvalidPositions as error:
         raise FileFault(f"{batch.file.path}: {error}") from error

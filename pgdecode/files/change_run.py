@@ -345,6 +345,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
                 outputs,
                 relations=request.relations,
                 is_snapshot=request.is_snapshot,
+                as_file=request.folders.as_file,
                 format=request.format,
                 options=replace(
                     request.options, spill=begun.spill, stored=begun.stored, keep_errors=request.bad is not None
@@ -361,7 +362,7 @@ def decode_changes(request: RunRequest, on_rows: Callable[[int], None] = lambda 
         manifest = replace(known, rows=totals.changes, bad_rows=bad_rows, files=outputs.output_files(totals.files))
         return WrittenRun(
             manifest,
-            lambda folder, manifest, target: reader.decoder.commit(folder, manifest, reader.source, target),
+            lambda folder, manifest, target: reader.commit(folder, manifest, target),
             totals,
         )
 

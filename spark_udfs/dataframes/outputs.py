@@ -71,7 +71,7 @@ class ChangeOutput:
 
     def builder(self, source: Any, index: PartitionIndex, options: ChangeOptions) -> Builder:
         """Make the builder for the batches of one source."""
-        return ChangeBuilder(list(index.catalog), {}, self.value_options, options)
+        return ChangeBuilder(list(index.catalog), self.value_options, options)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from pgdecode import RelationCatalog
-from pgdecode.changes.column_names import last_column_names
 from pgdecode.changes.table_rows import VERSION, versions_of
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import Mode, NameClash
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
+from pgdecode.relations.column_names import last_column_names
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.options import with_options
 from pgdecode.rows.own_names import with_free_names, with_free_renames

@@ -51,7 +51,7 @@ def test_a_stream_that_its_session_left_open_is_discarded_where_the_next_session
     changes = FileChanges(files, FileChangeOptions(change_options=ChangeOptions()))
     found = [row for batch in files.batches() for _, rows in changes.decode(batch) for row in rows.to_pylist()]
     assert [dict(row["new"]) for row in found] == [{"id": "1", "v": "after"}]
-    assert changes.decoder.n_undecided == 0
+    assert changes.engine.state.n_undecided == 0
     command = [sys.executable, "-m", "pgdecode", "decode", str(tmp_path / "raw"), str(tmp_path / "out"), "--changes"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

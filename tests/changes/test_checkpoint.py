@@ -76,15 +76,6 @@ def test_calls_of_any_size_give_the_same(rng: Any, n_steps: int, size: int, incl
     assert in_pieces(payloads, bounds, include_uncommitted=include_uncommitted) == expected
 
 
-def test_follow_and_decode_reach_the_same_state() -> None:
-    column = captures.capture("18.streams.v2").column
-    decoding, following = ChangeDecoder(), ChangeDecoder()
-    decoding.decode(column[:3000])
-    following.follow(column[:3000])
-    assert following.state == decoding.state
-    assert following.decode(column[3000:]).equals(decoding.decode(column[3000:]))
-
-
 def test_a_state_does_not_depend_on_what_an_aborted_subtransaction_sent_first() -> None:
     # Relation 20003 comes first from the sub-transaction, and 20001 from one that stays: only these count at the end.
     slot = Slot()
@@ -99,12 +90,12 @@ def test_a_state_does_not_depend_on_what_an_aborted_subtransaction_sent_first() 
     slot.stop()
     slot.stream_commit(700)
     whole = ChangeDecoder()
-    whole.follow(slot.payloads)
+    whole.decode(slot.payloads)
     for cut in range(len(slot.payloads)):
         first = ChangeDecoder()
-        first.follow(slot.payloads[:cut])
+        first.decode(slot.payloads[:cut])
         second = through_json(first)
-        second.follow(slot.payloads[cut:])
+        second.decode(slot.payloads[cut:])
         assert json.dumps(second.state) == json.dumps(whole.state), cut
 
 
@@ -113,10 +104,10 @@ def test_relations_after_a_cut_anywhere_are_those_of_one_decoder(rng: Any, n_ste
     payloads = RandomSlot(rng, n_steps).payloads
     cut = data.draw(st.integers(0, len(payloads)))
     whole, first = ChangeDecoder(), ChangeDecoder()
-    whole.follow(payloads)
-    first.follow(payloads[:cut])
+    whole.decode(payloads)
+    first.decode(payloads[:cut])
     second = through_json(first)
-    second.follow(payloads[cut:])
+    second.decode(payloads[cut:])
     assert json.dumps(second.state["catalog"]) == json.dumps(whole.state["catalog"])
 
 
@@ -252,7 +243,7 @@ def test_an_abandoned_generator_has_processed_its_payloads() -> None:
     assert decoder.state == twin.state
     next(batches)
     batches.close()
-    twin.follow(column)
+    twin.decode(column)
     assert decoder.state == twin.state
 
 

@@ -77,7 +77,7 @@ def test_failfast_fails_at_the_relation_message(renamed: list[bytes]) -> None:
     with pytest.raises(pgdecode.TruncatedMessage, match="row 5, "):
         ChangeDecoder().decode(renamed)
     decoder = ChangeDecoder(mode="PERMISSIVE")
-    decoder.follow(renamed[:9])
+    decoder.decode(renamed[:9])
     later = ChangeDecoder(state=decoder.state)
     with pytest.raises(pgdecode.InvalidRelation) as caught:
         later.decode(renamed[9:])
@@ -131,12 +131,6 @@ def test_runs_know_that_a_relation_is_invalid(renamed: list[bytes]) -> None:
     for bounds in ([], [5], [6], [7], [9], [10], [12], list(range(1, 14))):
         for size in (1, 100):
             assert apart(renamed, bounds, size, ChangeOptions("PERMISSIVE")) == whole
-
-
-def test_a_second_pass_knows_that_a_relation_is_invalid(renamed: list[bytes]) -> None:
-    first = ChangeDecoder(mode="PERMISSIVE")
-    first.follow(renamed)
-    assert with_errors(first.restart().decode(renamed)) == permissive(renamed)
 
 
 @pytest.mark.parametrize("end", ["commit", "prepare", "abort"])

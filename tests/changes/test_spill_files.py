@@ -94,15 +94,13 @@ def test_ended_transactions_no_longer_count(tmp_path: Path) -> None:
     assert n_rows_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("restored", ["state", "restart", "failed call"])
+@pytest.mark.parametrize("restored", ["state", "failed call"])
 def test_payloads_in_memory_count_after_a_new_beginning(tmp_path: Path, restored: str) -> None:
     options = {"spill": tmp_path, "max_held_bytes": 5 * ROW_BYTES}
     decoder = ChangeDecoder(**options)
     decoder.decode([begin(7), relation("a b"), *[ROW] * 4])
     if restored == "state":
         decoder = through_json(decoder, **options)
-    elif restored == "restart":
-        decoder = through_json(decoder, **options).restart()
     else:
         for bad in ([ROW, b"z"], [commit(200), b"z"]):
             with pytest.raises(pgdecode.DecodeError):

@@ -10,7 +10,7 @@ import pytest
 
 import pgdecode
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.table_rows import common_type
+from pgdecode.relations.column_names import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from support import captures
 from support.generators.slot import Slot
@@ -129,8 +129,8 @@ def test_columns_are_matched_by_name_and_ordered_by_first_appearance() -> None:
 @pytest.mark.parametrize("name", ["14.shop.v1", "18.shop.v1bin", "18.txns.v2", "16.txns.v1bin", "18.streams.v2"])
 def test_the_values_of_a_capture_equal_those_of_decode_rows_for_each_version(name: str) -> None:
     capture = captures.capture(name)
-    decoder = ChangeDecoder()
-    decoder.follow(capture.column)
+    decoder = ChangeDecoder(types=TYPES)
+    decoder.decode(capture.column)
     changes = expected_changes.as_sent(name)
     catalog = decoder.catalog
     n_compared = 0

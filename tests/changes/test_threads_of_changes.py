@@ -32,10 +32,10 @@ def outputs(column: pa.Array, **options: Any) -> list[Any]:
     """Everything that a decoder gives of a capture."""
     decoder = ChangeDecoder(**options)
     made: list[Any] = [decoder.decode(column), decoder.state, decoder.bad_rows]
-    for name in decoder.shape_catalog.names:
+    for name in decoder._engine.layout_catalog.names:
         made.append(ChangeDecoder(**options).table(column, name))
         made += ChangeDecoder(**options).table_batches(column, name, max_rows=300, with_version=True)
-    names = list(decoder.shape_catalog.names)
+    names = list(decoder._engine.layout_catalog.names)
     made += [item for found in ChangeDecoder(**options).tables_batches(column, names, max_rows=5000) for item in found]
     return [*made, *ChangeDecoder(**options).decode_batches(column, max_rows=400)]
 
@@ -100,7 +100,7 @@ def test_bad_rows_are_kept_counted_or_left_out_alike(mode: Any) -> None:
 
 
 def test_limits_apply_to_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgdecode.changes.threaded_builder.FREE_EXPANSION", 0)
+    monkeypatch.setattr("pgdecode.changes.record_batches.FREE_EXPANSION", 0)
     limits = Limits(max_expansion=1)
     built: list[int] = []
     batch = ChangeBuilder.batch

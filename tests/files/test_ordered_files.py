@@ -89,7 +89,7 @@ def test_whole_numbers_of_any_type_are_positions(tmp_path: Path, type: str) -> N
     assert (files.position, found) == ("seq", NUMBERS.to_pylist())
     # The same in Python.
     decoder = pgdecode.ChangeDecoder(mode="PERMISSIVE")
-    decoder.follow([None] * len(NUMBERS), POSITIONS[type])
+    decoder.decode([None] * len(NUMBERS), POSITIONS[type])
     assert decoder.state["position"] == NUMBERS[-1].as_py() + 1
 
 
@@ -99,7 +99,7 @@ def test_a_position_that_exceeds_int64_is_an_error(tmp_path: Path, type: pa.Data
     with pytest.raises(OrderFault, match=r"rows from 0: seq exceeds 2\*\*63 - 1"):
         list(ordered_files(written(tmp_path, {"seq": large}), "data").batches())
     with pytest.raises(ValueError, match="position exceeds int64"):
-        pgdecode.ChangeDecoder().follow([None] * len(NUMBERS), large)
+        pgdecode.ChangeDecoder().decode([None] * len(NUMBERS), large)
 
 
 @pytest.mark.parametrize("captured", [(CAPTURED, CAPTURED), (CAPTURED, None), (None, CAPTURED)])

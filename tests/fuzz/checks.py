@@ -330,7 +330,7 @@ def check_changes(data: bytes) -> None:
     assert table.equals(pa.Table.from_batches([whole])), "cut, other changes come of the payloads"
     assert standing(other) == standing(decoder), "cut, the decoder stands elsewhere"
     if data[0] & TIGHT:
-        _check_tables(decoder, payloads)
+        _check_tables(decoder, given, payloads)
 
 
 def _told_alike(payloads: list[bytes | None], strict_flags: bool) -> bool:
@@ -360,12 +360,12 @@ def standing(decoder: ChangeDecoder) -> dict[str, Any]:
     return state
 
 
-def _check_tables(decoder: ChangeDecoder, payloads: list[bytes | None]) -> None:
-    """The tables that were described, as typed columns in a second pass."""
+def _check_tables(decoder: ChangeDecoder, options: dict[str, Any], payloads: list[bytes | None]) -> None:
+    """The tables that were described, as typed columns."""
     decoder.undecided().validate(full=True)
-    for name in decoder.shape_catalog.names:
+    for name in decoder._engine.layout_catalog.names:
         try:
-            decoder.restart().table(blocks.whole(payloads, "binary"), name).validate(full=True)
+            ChangeDecoder(**options).table(blocks.whole(payloads, "binary"), name).validate(full=True)
         except DecodeError:
             continue
         except ValueError as error:

@@ -151,7 +151,7 @@ def apart(
     runs = runs_of(payloads, positions, sorted({*bounds, *(at for at in sessions if 0 < at < len(payloads))}))
     reconnects = {gap * at for at in sessions}
     index = indexed(payloads, positions, runs, limits=options.limits, start=options.start, reconnects=reconnects, **how)
-    builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), options)
+    builder = ChangeBuilder(list(index.catalog), ValueOptions(), options)
     versions = None
     if relation_id is not None:
         versions = {number for number, item in enumerate(index.catalog) if item.relation_id == relation_id}
@@ -377,7 +377,7 @@ class Runs:
             drop_duplicates=options.drop_duplicates,
             commits=commits,
         )
-        builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), options)
+        builder = ChangeBuilder(list(index.catalog), ValueOptions(), options)
         rows: list[Change] = []
         stored = StoredDecoder(index, options)
         used: set[int] = set()
@@ -458,15 +458,15 @@ def test_runs_in_partitions_continue_each_other_as_one_decoder_does(
                 decoder.reconnected()
             expected += with_errors(decoder.decode(payloads[a:b], range(a, b)))
             # The greatest LSN of the session, which is that of an earlier partition where this one has no greater one.
-            commits[a] = (decoder._state.session_lsn, decoder._state.last_lsn_position)
+            commits[a] = (decoder._engine.state.session_lsn, decoder._engine.state.last_lsn_position)
         if include_uncommitted:
             expected += with_errors(decoder.undecided())
         reconnects = {at for at in sessions if first <= at < end and at}
         found = runs.decode(payloads[first:end], first, bounds, reconnects, {} if of_all else commits)
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
-        one, other = (state_to_json(item, with_payloads=False) for item in (runs.state, decoder._state))
-        assert one | {"in_stream": decoder._state.begun and one["in_stream"]} == other | {
-            "in_stream": decoder._state.begun and other["in_stream"]
+        one, other = (state_to_json(item, with_payloads=False) for item in (runs.state, decoder._engine.state))
+        assert one | {"in_stream": decoder._engine.state.begun and one["in_stream"]} == other | {
+            "in_stream": decoder._engine.state.begun and other["in_stream"]
         }
 
 
@@ -495,7 +495,7 @@ def test_the_versions_that_committed_transactions_sent_or_used_are_those_of_one_
     decoder = ChangeDecoder(mode="PERMISSIVE")
     for payload in payloads:
         decoder.decode([payload])
-    expected = sorted(str(version.relation) for version in decoder.shape_catalog)
+    expected = sorted(str(version.relation) for version in decoder._engine.layout_catalog)
     for n_partitions in (1, 3, max(len(payloads), 1)):
         assert counted_versions(payloads, bounds_of(rng, len(payloads), n_partitions)) == expected
 
@@ -603,7 +603,7 @@ def test_a_catalog_describes_relations_that_the_runs_do_not() -> None:
         [Partition(10, 11), Partition(12, 12, False)],
         catalog=catalog,
     )
-    builder = ChangeBuilder(list(index.catalog), {}, ValueOptions(), ChangeOptions())
+    builder = ChangeBuilder(list(index.catalog), ValueOptions(), ChangeOptions())
     decoder = PartitionDecoder(index, 0, ChangeOptions())
     rows = rows_of_delivery(builder, decoder.follow(pa.array(slot.payloads[:2]), pa.array([10, 11])))
     rows += rows_of_delivery(builder, decoder.finish())

@@ -215,7 +215,7 @@ def test_an_empty_catalog_says_so() -> None:
 def test_catalogs_from_payloads_and_from_messages_equal_that_of_a_decoder(name: str) -> None:
     capture = captures.capture(name)
     decoder = ChangeDecoder()
-    decoder.follow(capture.column)
+    decoder.decode(capture.column)
     messages = [
         pgdecode.decode(payload, in_stream=state)
         for payload, state in zip(capture.payloads, capture.states, strict=True)
@@ -251,7 +251,7 @@ def test_payloads_may_begin_inside_a_block_and_lack_its_end() -> None:
         (["third"], None, 5),
     ]
     decoder = ChangeDecoder(mode="PERMISSIVE")
-    decoder.follow(slot.payloads)
+    decoder.decode(slot.payloads)
     assert decoder.catalog == catalog
 
 

@@ -301,7 +301,7 @@ def calls_beside_many_relations(n: int) -> Work:
 
     def run() -> None:
         decoder = pgdecode.ChangeDecoder()
-        decoder.follow(payloads)
+        decoder.decode(payloads)
         for call in calls:
             decoder.decode(call)
 

@@ -122,7 +122,7 @@ def test_changes_in_buffers_of_exactly_their_size(name: str, column: Way) -> Non
         expected = ChangeDecoder(mode="PERMISSIVE").decode(payloads)
         decoder = ChangeDecoder(mode="PERMISSIVE")
         assert decoder.decode(column(payloads)).equals(expected)
-        for table in decoder.shape_catalog.names[:4]:
+        for table in decoder._engine.layout_catalog.names[:4]:
             found = ChangeDecoder(mode="PERMISSIVE").table(column(payloads), table)
             assert same(found, ChangeDecoder(mode="PERMISSIVE").table(payloads, table))
 

@@ -87,7 +87,7 @@ def everything(payloads: list[bytes]) -> list[str]:
         found.append(said(ChangeDecoder(mode=mode).table, payloads, "s.t"))
         found.append(said(pgdecode.snapshot, payloads, "s.t", mode=mode))
         decoder = ChangeDecoder(mode=mode)
-        found.append(said(decoder.follow, payloads[:-2]))
+        found.append(said(decoder.decode, payloads[:-2]))
         found.append(said(decoder.undecided))
         found.append(said(decoder.undecided, "s.t"))
         found.append(repr(decoder))
@@ -110,7 +110,7 @@ def test_no_error_of_a_sequence_holds_its_data(type_id: int) -> None:
 def test_no_error_of_a_bad_state_holds_its_data() -> None:
     decoder = ChangeDecoder()
     whole = sequence(25)
-    decoder.follow(whole[: whole.index(PLANTED["prepare"]) + 1])
+    decoder.decode(whole[: whole.index(PLANTED["prepare"]) + 1])
     state = json.loads(json.dumps(decoder.state))
     assert leaks(json.dumps(state))  # the payloads of what is not decided are in the state
     said_of = []

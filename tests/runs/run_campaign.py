@@ -221,7 +221,7 @@ class Trial:
         # A stream has its state in its checkpoint.
         decoder = ChangeDecoder(**item.options) if previous is None else ChangeDecoder.load(previous, **item.options)
         if len(payloads):
-            decoder.follow(payloads, positions)
+            decoder.decode(payloads, positions)
         decoder.save(target)
         return found
 

@@ -40,15 +40,13 @@ class Workload:
 
         def are_known(n: int) -> bool:
             decoder = ChangeDecoder(**self.options)
-            decoder.follow(self.payloads.slice(0, n))
-            return set(self.tables) <= set(decoder.shape_catalog.names)
+            decoder.decode(self.payloads.slice(0, n))
+            return set(self.tables) <= set(decoder._engine.layout_catalog.names)
 
         return bisect.bisect_left(range(len(self.payloads)), True, key=are_known)
 
     def _table(self, name: str) -> list[dict[str, Any]]:
-        first = ChangeDecoder(**self.options)
-        first.follow(self.payloads, self.positions)
-        return lines(first.restart().table(self.payloads, name, self.positions))
+        return lines(ChangeDecoder(**self.options).table(self.payloads, name, self.positions))
 
 
 def sequence(rng: random.Random, capture: Path | None = None) -> Workload:
@@ -71,9 +69,9 @@ def sequence(rng: random.Random, capture: Path | None = None) -> Workload:
     tables = []
     if rng.random() < 0.5:
         decoder = ChangeDecoder(mode="PERMISSIVE")
-        decoder.follow(payloads)
+        decoder.decode(payloads)
         tables = rng.sample(
-            names := sorted(decoder.shape_catalog.names), rng.randint(min(1, len(names)), min(3, len(names)))
+            names := sorted(decoder._engine.layout_catalog.names), rng.randint(min(1, len(names)), min(3, len(names)))
         )
     # Recorded captures in binary format have types that FAILFAST mode refuses.
     options = {

@@ -137,8 +137,6 @@ def expected(payloads: list[bytes], wanted: ChangeJob) -> dict[str | None, list[
         if name is None:
             found[name] = decoder.decode(payloads, range(len(payloads))).to_pylist()
         else:
-            decoder.follow(payloads, range(len(payloads)))
-            decoder = decoder.restart()
             found[name] = decoder.table(payloads, name, range(len(payloads))).to_pylist()
         if wanted.options.include_uncommitted:
             found[name] += decoder.undecided(name).to_pylist()

@@ -167,7 +167,7 @@ def stream_through(
                 catalog = described.catalog.to_json() if with_catalogs and rng.random() < 0.7 else None
                 name = f"{rng.getrandbits(32):08x}.parquet"
                 write_file(folder / name, payloads[start:end], start, rng, catalog)
-                described.follow(pa.array(payloads[start:end], pa.binary()), range(start, end))
+                described.decode(pa.array(payloads[start:end], pa.binary()), range(start, end))
                 n_written += 1
         if not started or rng.random() < 0.5 or ("." in options["what"] and n_written):
             query.restart()

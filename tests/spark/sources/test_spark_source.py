@@ -91,8 +91,8 @@ def test_a_read_of_a_table_has_the_columns_and_rows_of_table_changes(
     capture_files(tmp_path / "raw", "18.types.v1", 2, rng)
     raw = session.read.parquet(str(tmp_path / "raw"))
     tables = ChangeDecoder()
-    tables.follow(captures.capture("18.types.v1").column)
-    for table in tables.shape_catalog.names[:6]:
+    tables.decode(captures.capture("18.types.v1").column)
+    for table in tables._engine.layout_catalog.names[:6]:
         options = {"mode": "PERMISSIVE", "unrepresentable": "null"}
         found = load(session, tmp_path / "raw", what=table, **options)
         expected = table_changes(raw, table, **options)  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def test_the_code_of_the_document_runs(spark: SparkSession, tmp_path: Path, monk
     exec(compile(READ.replace('"raw/"', absolute), "docs/spark-source.md", "exec"), names)
     assert names["orders"].count() == len(expected)
     assert names["messages"].count() == len(payloads)
-    assert names["changes"].count() == len(decoder.restart().decode(payloads["data"], payloads["seq"]))
+    assert names["changes"].count() == len(ChangeDecoder().decode(payloads["data"], payloads["seq"]))
     exec(compile(SCHEMA.replace('"raw/"', absolute), "docs/spark-source.md", "exec"), names)
     query = names["orders"].writeStream.format("memory").queryName("orders").trigger(availableNow=True).start()
     query.awaitTermination()

@@ -36,8 +36,7 @@ def whole(payloads: list[bytes], table: str | None = None) -> list[Row]:
     column, positions = pa.array(payloads, pa.binary()), range(len(payloads))
     if table is None:
         return in_order(decoder.decode(column, positions).to_pylist())
-    decoder.follow(column, positions)
-    return in_order(decoder.restart().table(column, table, positions).to_pylist())
+    return in_order(decoder.table(column, table, positions).to_pylist())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -1,14 +1,31 @@
-"""Which columns of earlier versions of a relation are columns of its last version."""
+"""Columns of several versions of a relation: which are the same column, and which type they have together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from pgdecode.changes.table_rows import common_type
 from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, Renames, free_name
 from pgdecode.relations.relation_version import RelationVersion
+
+_INTEGERS = (pa.int16(), pa.int32(), pa.int64())
+_FLOATS = (pa.float32(), pa.float64())
+
+
+def common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """Find the type that represents all values of several types; None if only text does."""
+    first, *others = dict.fromkeys(types)
+    if not others:
+        return first
+    for ladder in (_INTEGERS, _FLOATS):
+        if all(item in ladder for item in types):
+            return max(types, key=ladder.index)
+    if all(pa.types.is_decimal(item) for item in types):
+        scale = max(item.scale for item in types)
+        precision = scale + max(item.precision - item.scale for item in types)
+        return pa.decimal128(precision, scale) if precision <= 38 else None
+    return None
 
 
 def last_column_names(
