@@ -48,7 +48,6 @@ from support.change_rows import changes_of
 from support.footers import check_footers
 from support.oracles.reference_changes import Change
 
-EVENTS = ("kill", "cut", "fast", "immediate", "stop")
 # Tests of the suite: roles with every pinned setting, other publications, slots whose creation waits, silent
 # connections, synchronous standbys, databases that are not UTF-8.
 SITUATIONS = ("settings", "publications", "slot_creation", "silence", "standby", "encodings")

@@ -20,7 +20,6 @@ from support.spark_servers import connect_server, standalone_cluster
 
 KIND = os.environ.get("PGDECODE_TEST_SPARK", "local")
 # For tests of the JVM, of RDDs, and of what this process starts.
-CLASSIC = pytest.mark.skipif(KIND == "connect", reason="Spark Connect has neither RDDs nor a JVM in this process")
 LOCAL = pytest.mark.skipif(KIND != "local", reason="about a local Spark")
 
 _SETTINGS = {

@@ -62,11 +62,6 @@ def recorded() -> list[Any]:
     return found
 
 
-def base_name(record: dict[str, Any]) -> str:
-    """The recorded type without modifiers, as `printer` names types."""
-    return re.sub(r"\(.*?\)| second.*| year.*", "", record["type"]).replace("_text", "text[]")
-
-
 def decoding_of(record: dict[str, Any]) -> Decoding:
     """How a recorded value is decoded under the settings it was recorded under."""
     if record["type"] in UNKNOWN:

@@ -476,8 +476,3 @@ class Reader:
             self.until = max([self.until, *confirms])
             confirmed = rng.choice([confirmed, *confirms])
             self.payloads += [payload.data for payload in sent]
-
-    @property
-    def session_of(self) -> list[int]:
-        """The number of each payload's session."""
-        return [sum(first <= at for first in self.sessions) for at in range(len(self.payloads))]
