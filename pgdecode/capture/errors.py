@@ -77,6 +77,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    _, found, detail = text.partition("[errno ")
+    _, separator, detail = text.partition("[errno ")
     number = detail.partition("]")[0]
-    return os.strerror(int(number)) if found and number.isdigit() else text
+    return os.strerror(int(number)) if separator and number.isdigit() else text

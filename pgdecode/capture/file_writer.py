@@ -48,11 +48,11 @@ class FileWriter:
         self.first_seq = first_seq
         self.n_rows = 0
         self.payload_bytes = 0
-        self.begun = time.monotonic()
+        self.began_at = time.monotonic()
         self._folder = folder
         self._hidden = folder / partial_name(first_seq)
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = self._held_rows = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = self._pending_rows = 0
         self._first_lsn = self._last_lsn = 0
         self._control = FooterMessages()
         with reported(self._folder), contextlib.ExitStack() as closing:
@@ -82,18 +82,18 @@ class FileWriter:
             self._first_lsn = next((lsn for lsn in lsns.to_pylist() if lsn), 0)
         self._last_lsn = max(self._last_lsn, pc.max(lsns).as_py())
         self.n_rows += len(rows)
-        self._held.append(rows)
-        self._held_rows += len(rows)
-        self._held_bytes += rows.nbytes
+        self._pending.append(rows)
+        self._pending_rows += len(rows)
+        self._pending_bytes += rows.nbytes
         self.payload_bytes += rows.column("data").nbytes
-        if self._held_bytes >= GROUP_BYTES or self._held_rows >= GROUP_ROWS:
+        if self._pending_bytes >= GROUP_BYTES or self._pending_rows >= GROUP_ROWS:
             self._write_group()
 
     def _write_group(self) -> None:
-        if not self._held:
+        if not self._pending:
             return
-        table = pa.Table.from_batches(self._held)
-        self._held, self._held_bytes, self._held_rows = [], 0, 0
+        table = pa.Table.from_batches(self._pending)
+        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
         with reported(self._folder):
             self._writer.write_table(table, row_group_size=len(table))
             end = self._sink.tell()
@@ -155,7 +155,7 @@ class FileWriter:
 
     def discard(self) -> None:
         """Delete the file."""
-        self._held = []
+        self._pending = []
         # On a full disk, closing fails because it writes the footer and the buffer.
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()

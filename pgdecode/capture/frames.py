@@ -109,8 +109,8 @@ class Messages:
 
     def payload(self, row: int) -> bytes:
         """Return the payload of a message."""
-        found: bytes = self.rows.column("data")[row].as_py()
-        return found
+        payload: bytes = self.rows.column("data")[row].as_py()
+        return payload
 
 
 def messages_of(chunk: Chunk, first_seq: int) -> Messages:
@@ -144,8 +144,8 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
         )
     # The wire is big-endian, Arrow is little-endian.
     lsns = bytearray(8 * count)
-    for at in range(8):
-        lsns[at::8] = headers[8 - at :: HEADER_BYTES]
+    for byte in range(8):
+        lsns[byte::8] = headers[8 - byte :: HEADER_BYTES]
     received = array("q", (chunk.received_us,)) * count
     columns = [
         ascending(first_seq, count),
@@ -184,8 +184,8 @@ def boundary_after(tags: bytes, is_open: bool, count: int) -> int | None:
     boundary = last_boundary(tags[:count], is_open)
     if boundary == count:
         return count
-    found = _CLOSE.search(tags, count)
-    return found.end() if found else None
+    match = _CLOSE.search(tags, count)
+    return match.end() if match else None
 
 
 def is_open_after(tags: bytes, is_open: bool) -> bool:
@@ -233,5 +233,5 @@ def positions(messages: Messages, is_open: bool) -> Iterator[tuple[int, int]]:
 
 
 def _position(messages: Messages, row: int) -> int:
-    at = _LSN_AT[messages.tags[row]]
-    return int.from_bytes(messages.payload(row)[at : at + 8], "big")
+    offset = _LSN_AT[messages.tags[row]]
+    return int.from_bytes(messages.payload(row)[offset : offset + 8], "big")

@@ -79,7 +79,7 @@ class FileEntry:
         return {**vars(self), **lsns}
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> FileEntry:
+    def from_dict(cls, plain: dict[str, Any]) -> FileEntry:
         """Convert back what `as_dict` returned.
 
         Raises
@@ -87,11 +87,11 @@ class FileEntry:
         KeyError, TypeError, ValueError
             If a value is missing or wrong.
         """
-        lsns = {name: lsn_from_text(found[name]) for name in ("first_lsn", "last_lsn", "recorded")}
+        lsns = {name: lsn_from_text(plain[name]) for name in ("first_lsn", "last_lsn", "recorded")}
         names = [name for name in cls.__dataclass_fields__ if name != "name" and name not in lsns]
-        if not _FILE_NAME.fullmatch(found["name"]):
+        if not _FILE_NAME.fullmatch(plain["name"]):
             raise ValueError("the name is not that of a captured file")
-        return cls(found["name"], **lsns, **{name: _whole(found[name]) for name in names})
+        return cls(plain["name"], **lsns, **{name: _whole(plain[name]) for name in names})
 
 
 @dataclass
@@ -205,8 +205,8 @@ class Contents:
 
     def before_next_file(self) -> list[dict[str, Any]]:
         """List the beginning of the folder and the gaps after which no file has been completed."""
-        found = [*([] if self.beginning is None else [self.beginning]), *self.gaps]
-        return [item for item in found if "file" not in item]
+        description = [*([] if self.beginning is None else [self.beginning]), *self.gaps]
+        return [item for item in description if "file" not in item]
 
 
 class Journal:
@@ -359,14 +359,14 @@ class Journal:
 
     def before_next_file(self) -> dict[str, Any]:
         """Describe for a footer what comes before a file: the beginning of the folder, and accepted gaps."""
-        found: dict[str, Any] = {}
+        description: dict[str, Any] = {}
         for item in self.contents.before_next_file():
             if item is self.contents.beginning:
-                found["beginning"] = dict(item)
+                description["beginning"] = dict(item)
             elif item["from"] != item["to"]:
                 gap = {name: item.get(name) for name in ("time", "from", "to", "reason")}
-                found.setdefault("gaps", []).append(gap)
-        return found
+                description.setdefault("gaps", []).append(gap)
+        return description
 
     def add_gap(self, recorded: int, start: int, reason: str, server: dict[str, Any]) -> None:
         """Record that changes between two LSNs are missing, and the origin of what comes next."""
@@ -406,7 +406,7 @@ def origin_of(identity: Identity, slot: str, publications: tuple[str, ...]) -> d
     }
 
 
-def checked_origin(found: dict[str, Any]) -> dict[str, Any]:
+def checked_origin(origin: dict[str, Any]) -> dict[str, Any]:
     """Check the description of the origin of a folder.
 
     Raises
@@ -414,11 +414,12 @@ def checked_origin(found: dict[str, Any]) -> dict[str, Any]:
     KeyError, TypeError, ValueError
         If a value is missing or wrong.
     """
-    _whole(found["timeline"])
-    texts = [found["system"], found["database"], found["slot"], found.get("encoding", "UTF8"), *found["publications"]]
-    if not isinstance(found["publications"], list) or not all(isinstance(text, str) for text in texts):
+    _whole(origin["timeline"])
+    encoding = origin.get("encoding", "UTF8")
+    texts = [origin["system"], origin["database"], origin["slot"], encoding, *origin["publications"]]
+    if not isinstance(origin["publications"], list) or not all(isinstance(text, str) for text in texts):
         raise TypeError("the origin is not text")
-    return found
+    return origin
 
 
 def _whole(value: Any) -> int:
@@ -449,13 +450,13 @@ def read_log(folder: Path) -> Contents:
     complete, last = lines[:-1], len(lines) - (1 if lines[-1] else 2)
     for number, line in enumerate(complete or [b""]):
         try:
-            found = json.loads(line)
+            event = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
+            event = None
             if number == last > 0:
                 break
         try:
-            contents.take(found)
+            contents.take(event)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RequestError(
                 f"{path}: line {number + 1} is damaged: restore the log from a copy; without the log, a capture goes "
@@ -473,8 +474,8 @@ def metadata_of(path: Path) -> dict[str, Any]:
         If it is not a file of a capture.
     """
     try:
-        found = pq.read_metadata(path).metadata or {}
-        metadata: dict[str, Any] = json.loads(found[CAPTURE_KEY])
+        entries = pq.read_metadata(path).metadata or {}
+        metadata: dict[str, Any] = json.loads(entries[CAPTURE_KEY])
         checked_origin(metadata["origin"])
         for gap in metadata.get("gaps", ()):
             lsn_from_text(gap["from"])

@@ -150,18 +150,18 @@ class PluginOptions:
 
     def as_dict(self, publications: Sequence[str]) -> dict[str, str]:
         """Make the options of the START_REPLICATION command."""
-        found = {
+        options = {
             "proto_version": str(self.proto_version),
             "publication_names": ",".join(quoted_name(name) for name in publications),
         }
         if self.streaming != "off":
-            found["streaming"] = self.streaming
+            options["streaming"] = self.streaming
         for name in ("two_phase", "binary", "messages"):
             if getattr(self, name):
-                found[name] = "on"
+                options[name] = "on"
         if self.origin is not None:
-            found["origin"] = self.origin
-        return found
+            options["origin"] = self.origin
+        return options
 
 
 def session_settings(server_version: int) -> dict[str, str]:

@@ -346,12 +346,12 @@ class Receiver(threading.Thread):
             self._stopping.wait(delay)
             delay = min(delay * 2, 5.0)
             try:
-                found = self._reconnect()
+                session = self._reconnect()
             except ServerError as error:
                 failure = error
             else:
                 self.n_reconnects += 1
-                return found
+                return session
         if self._stopping.is_set():
             self._on_warning("stopped while the server could not be reached")
             return None

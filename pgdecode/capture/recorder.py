@@ -324,9 +324,9 @@ class Recorder(threading.Thread):
 
     def _read_file_types(self, oids: set[int]) -> None:
         """Read types for the file."""
-        found = self._read_types(oids) or ()
-        self._file_types += found
-        self._types |= {item.oid: item for item in found}
+        types = self._read_types(oids) or ()
+        self._file_types += types
+        self._types |= {item.oid: item for item in types}
 
     def _types_of_file(self) -> tuple[UserType, ...]:
         """Describe the types that the file needs, as they are now; of those that were dropped, what is known."""
@@ -369,7 +369,7 @@ class Recorder(threading.Thread):
         now = time.monotonic()
         moments = [now + 1.0]
         if self._file is not None:
-            moments.append(self._file.begun + self._rules.max_seconds)
+            moments.append(self._file.began_at + self._rules.max_seconds)
         if self.target.deadline is not None and not self._finished:
             moments.append(self.target.deadline)
         return max(min(moments) - now, 0.0)
@@ -378,7 +378,7 @@ class Recorder(threading.Thread):
         if self._spilling:
             return
         now = time.monotonic()
-        if self._file is not None and now - self._file.begun >= self._rules.max_seconds:
+        if self._file is not None and now - self._file.began_at >= self._rules.max_seconds:
             self._seal()
         if self._file is None and now - self._position_at >= self._rules.position_seconds:
             self._record_position()
@@ -392,15 +392,15 @@ class Recorder(threading.Thread):
         if target.max_messages is not None:
             left = target.max_messages - (messages.first_seq - self._first_seq)
             if left <= len(messages.tags):
-                found = boundary_after(messages.tags, self._is_open, max(left, 0))
-                if found is not None:
-                    return found
+                count = boundary_after(messages.tags, self._is_open, max(left, 0))
+                if count is not None:
+                    return count
         if target.deadline is not None and time.monotonic() >= target.deadline:
             return boundary_after(messages.tags, self._is_open, 0)
         if target.lsn is not None:
             boundary = last_boundary(messages.tags, self._is_open) or 0
-            found_lsn = last_position(messages, boundary, self._is_open)
-            if found_lsn is not None and found_lsn >= target.lsn:
+            lsn_before = last_position(messages, boundary, self._is_open)
+            if lsn_before is not None and lsn_before >= target.lsn:
                 return next(count for count, lsn in positions(messages, self._is_open) if lsn >= target.lsn)
         return None
 

@@ -108,10 +108,10 @@ class SlotState:
 
 def find_slot(connection: Connection, slot: str) -> SlotState | None:
     """Read a slot's row; None if the slot does not exist."""
-    found = connection.value(
+    row = connection.value(
         f"SELECT row_to_json(s)::text FROM pg_catalog.pg_replication_slots s WHERE slot_name = {quoted_text(slot)}"
     )
-    return None if found is None else SlotState(json.loads(found))
+    return None if row is None else SlotState(json.loads(row))
 
 
 def was_read(connection: Connection, state: SlotState) -> bool:
@@ -142,22 +142,22 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
     ServerError
         With the SQLSTATE of a slot that is in use, if it is still being created.
     """
-    found = find_slot(connection, slot)
-    if found is None:
+    state = find_slot(connection, slot)
+    if state is None:
         raise RequestError(f"slot {slot!r} does not exist; create_slot makes it")
-    if found.columns["slot_type"] != "logical" or found.columns["plugin"] != "pgoutput":
-        kind = found.columns["plugin"] or found.columns["slot_type"]
+    if state.columns["slot_type"] != "logical" or state.columns["plugin"] != "pgoutput":
+        kind = state.columns["plugin"] or state.columns["slot_type"]
         raise RequestError(f"slot {slot!r} uses {kind}, not pgoutput")
-    if found.columns["database"] != database:
-        raise RequestError(f"slot {slot!r} belongs to database {found.columns['database']!r}, not {database!r}")
-    if found.loss:
-        raise StoppedError(f"slot {slot!r} {found.loss}; {NEW_SLOT}")
-    if found.columns["confirmed_flush_lsn"] is None:
-        pid = found.columns.get("active_pid")
+    if state.columns["database"] != database:
+        raise RequestError(f"slot {slot!r} belongs to database {state.columns['database']!r}, not {database!r}")
+    if state.loss:
+        raise StoppedError(f"slot {slot!r} {state.loss}; {NEW_SLOT}")
+    if state.columns["confirmed_flush_lsn"] is None:
+        pid = state.columns.get("active_pid")
         waiting = None if pid is None else creation_wait(connection, int(pid))
         by = "" if pid is None else f" by PID {pid}"
         raise ServerError(f"slot {slot!r} is still being created{by}{f': {waiting}' if waiting else ''}", _SLOT_IN_USE)
-    return found
+    return state
 
 
 def creation_wait(connection: Connection, pid: int) -> str | None:
@@ -279,10 +279,10 @@ def publication_warnings(connection: Connection, publications: Sequence[str]) ->
         If a publication does not exist.
     """
     names = ", ".join(map(quoted_text, publications))
-    found = connection.rows(
+    texts = connection.rows(
         f"SELECT row_to_json(p)::text FROM pg_catalog.pg_publication p WHERE pubname IN ({names}) ORDER BY pubname"
     )
-    rows = [json.loads(row[0] or "{}") for row in found]
+    rows = [json.loads(row[0] or "{}") for row in texts]
     for name in publications:
         if name not in {row["pubname"] for row in rows}:
             raise RequestError(

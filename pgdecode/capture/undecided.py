@@ -92,8 +92,8 @@ class SessionState:
     def catalog(self) -> RelationCatalog:
         """Return the relations that the file uses, as far as they were visible before its first message."""
         named = {int.from_bytes(oid, "big") for oid in self._named}
-        found = [self._relations.versions[self._before[oid].number] for oid in named & self._before.keys()]
-        return RelationCatalog(replace(version, xid=None) for version in sorted(found, key=used_from))
+        versions = [self._relations.versions[self._before[oid].number] for oid in named & self._before.keys()]
+        return RelationCatalog(replace(version, xid=None) for version in sorted(versions, key=used_from))
 
     def type_oids(self) -> set[int]:
         """Return the OIDs of all types of columns in the file whose meaning depends on the database."""
@@ -103,18 +103,18 @@ class SessionState:
         """Collect the OIDs in row messages. They follow the tag, or in a stream the tag and an xid."""
         data = messages.rows.column("data")
         in_stream = self._stream is not None
-        at = start
+        row = start
         for border in [match.start() for match in _BLOCK.finditer(messages.tags, start, stop)] + [stop]:
             offset = _OID_AT[in_stream]
-            if border > at:
-                oids = pc.binary_slice(data.slice(at, border - at), offset, offset + 4)
+            if border > row:
+                oids = pc.binary_slice(data.slice(row, border - row), offset, offset + 4)
                 self._named.update(pc.unique(oids).to_pylist())
             in_stream = messages.tags[border : border + 1] == b"S"
-            at = border + 1
+            row = border + 1
         for row in (match.start() for match in re.finditer(b"T", messages.tags[start:stop])):
             payload = messages.payload(start + row)
             # The OIDs are at the end. Their alignment differs in a stream, but not in relation to the end.
-            self._named.update(payload[at : at + 4] for at in range(len(payload) - 4, 5, -4))
+            self._named.update(payload[offset : offset + 4] for offset in range(len(payload) - 4, 5, -4))
 
     def _take(self, message: Message, position: int) -> None:
         relations = self._relations

@@ -78,15 +78,15 @@ def read_user_types(connection: Connection, oids: Collection[int], slot: str) ->
     # The planner expects many types, and would read whole catalogs.
     for method in ("seqscan", "hashjoin", "mergejoin"):
         connection.rows(f"SET enable_{method} = off")
-    found = []
+    types = []
     for oid, namespace, name, kind, base, fields, is_altered in connection.rows(
         types_query(connection.server_version, oids, slot)
     ):
         declaration = _declaration(str(kind), str(name), base, fields, is_altered == "1")
         if declaration is not None:
             brackets = "[]" if kind == "array" else ""
-            found.append(by_oid(int(oid or 0), f"{namespace}.{name}{brackets}", declaration))
-    return readable(found)
+            types.append(by_oid(int(oid or 0), f"{namespace}.{name}{brackets}", declaration))
+    return readable(types)
 
 
 def types_query(server_version: int, oids: Collection[int], slot: str) -> str:
@@ -102,9 +102,9 @@ def types_query(server_version: int, oids: Collection[int], slot: str) -> str:
 
 def read_types(connection: Connection, oids: Collection[int], slot: str) -> tuple[UserType, ...]:
     """Read the types of columns whose meaning depends on the database: `read_user_types`, and `read_money`."""
-    found = read_user_types(connection, oids, slot)
-    references = {oid for item in found for oid in referred(item)} | {*oids}
-    return found if references.isdisjoint((MONEY_OID, MONEY_ARRAY_OID)) else (*found, *read_money(connection))
+    types = read_user_types(connection, oids, slot)
+    references = {oid for item in types for oid in referred(item)} | {*oids}
+    return types if references.isdisjoint((MONEY_OID, MONEY_ARRAY_OID)) else (*types, *read_money(connection))
 
 
 def read_money(connection: Connection) -> tuple[UserType, ...]:

@@ -101,9 +101,9 @@ def from_json(text: str | bytes) -> tuple[UserType, ...]:
     ValueError
         If the JSON is not a list of types.
     """
-    found: Any = load_json(text)
+    plain: Any = load_json(text)
     try:
-        types = tuple(UserType(int(oid), str(name), str(declaration)) for oid, name, declaration in found)
+        types = tuple(UserType(int(oid), str(name), str(declaration)) for oid, name, declaration in plain)
     except (TypeError, ValueError) as error:
         raise ValueError("the JSON is not a list of types") from error
     return readable(types)
@@ -112,13 +112,13 @@ def from_json(text: str | bytes) -> tuple[UserType, ...]:
 def overridden(types: Iterable[UserType], given: Mapping[str | int, str] | None) -> dict[str | int, str]:
     """Convert types to a value of `types=`. The caller's types, by name or OID, take precedence."""
     chosen = dict(given or {})
-    found: dict[str | int, str] = {}
+    declarations: dict[str | int, str] = {}
     for item in types:
         declaration = chosen.get(item.oid, chosen.get(item.key, item.declaration))
         # The Type message of a domain has the domain's OID but the name of its base type. Arrays are found by their
         # element type. So both the OID and the name are keys.
-        found[item.oid] = found[item.name] = declaration
-    return {**found, **chosen}
+        declarations[item.oid] = declarations[item.name] = declaration
+    return {**declarations, **chosen}
 
 
 def types_of(
@@ -128,8 +128,8 @@ def types_of(
 
     Returns None without any types. Otherwise as `user_types_of`.
     """
-    found = user_types_of(files)
-    return overridden(found, given) if found or given is not None else None
+    types = user_types_of(files)
+    return overridden(types, given) if types or given is not None else None
 
 
 def user_types_of(files: Iterable[FileWithFooter], before: Iterable[UserType] = ()) -> tuple[UserType, ...]:
@@ -202,7 +202,7 @@ def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:
     FileFault
         If a footer cannot be read, or two files were captured from different slots.
     """
-    found: dict[str, Any] | None = None
+    source: dict[str, Any] | None = None
     first: FileWithFooter | None = None
     for file in files:
         content = _entry(file, CAPTURE_KEY)
@@ -212,10 +212,10 @@ def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:
             origin = dict(load_json(content)["origin"])
         except (ValueError, KeyError, TypeError) as error:
             raise FileFault(f"{file}: description of the capture in the footer: {type(error).__name__}") from error
-        if found is not None and any(origin.get(name) != found.get(name) for name in IDENTITY):
+        if source is not None and any(origin.get(name) != source.get(name) for name in IDENTITY):
             raise FileFault(f"{file}: was captured from another slot or server than {first}")
-        found, first = origin, first or file
-    return found
+        source, first = origin, first or file
+    return source
 
 
 def encoding_of(files: Iterable[PayloadFile], given: str) -> str:
@@ -226,17 +226,17 @@ def encoding_of(files: Iterable[PayloadFile], given: str) -> str:
     FileFault
         If files have different encodings, or one that pgdecode does not know.
     """
-    found: dict[str, PayloadFile] = {}
+    encodings: dict[str, PayloadFile] = {}
     for file in files if given == "UTF8" else ():
         if file.captured is not None:
-            found.setdefault(file.captured.encoding, file)
+            encodings.setdefault(file.captured.encoding, file)
     # A database without an encoding sends the same bytes for both.
-    if found.keys() == {"UTF8", SQL_ASCII}:
+    if encodings.keys() == {"UTF8", SQL_ASCII}:
         return SQL_ASCII
-    if len(found) > 1:
-        (first, _), (second, file) = list(found.items())[:2]
+    if len(encodings) > 1:
+        (first, _), (second, file) = list(encodings.items())[:2]
         raise FileFault(f"{file}: text is in {second}, in files before it in {first}: decode them apart")
-    for name, file in found.items():
+    for name, file in encodings.items():
         try:
             return encoding_name(name)
         except ValueError as error:
@@ -256,7 +256,7 @@ def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
     """
     if not files:
         return None
-    found = {version.relation_id: version for version in _catalog_in(files[0])}
+    versions = {version.relation_id: version for version in _catalog_in(files[0])}
     first, session = _first_seq_and_session(files[0])
     for file in files[1:] if first is not None else ():
         # The server describes all relations again in another session.
@@ -265,8 +265,8 @@ def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
         for version in _catalog_in(file):
             # Later ones are in the payloads.
             if first is not None and used_from(version) < first and version.position < first:
-                found.setdefault(version.relation_id, version)
-    return RelationCatalog(sorted(found.values(), key=used_from)) if found else None
+                versions.setdefault(version.relation_id, version)
+    return RelationCatalog(sorted(versions.values(), key=used_from)) if versions else None
 
 
 def _catalog_in(file: FileWithFooter) -> Iterable[RelationVersion]:
@@ -471,14 +471,14 @@ def accepted_gaps(files: Iterable[PayloadFile], *, accept_gap: bool) -> list[Gap
     FileFault
         If a footer is damaged.
     """
-    found = gaps_of(files)
-    if found and not accept_gap:
-        more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+    gaps = gaps_of(files)
+    if gaps and not accept_gap:
+        more = f" (and {len(gaps) - 1:,} more)" if len(gaps) > 1 else ""
         raise RunError(
-            f"{found[0]}{more}; its capture accepted that. Load the tables again, or decode what there is with "
+            f"{gaps[0]}{more}; its capture accepted that. Load the tables again, or decode what there is with "
             "accept_gap=True"
         )
-    return found
+    return gaps
 
 
 def late_beginnings(files: Iterable[PayloadFile]) -> list[tuple[FilePath, int]]:
@@ -489,14 +489,14 @@ def late_beginnings(files: Iterable[PayloadFile]) -> list[tuple[FilePath, int]]:
     FileFault
         If a footer is damaged.
     """
-    found = []
+    beginnings = []
     for file, beginning in _values(files, "beginning"):
         try:
             if beginning["slot_was_read"]:
-                found.append((file.path, lsn_from_text(beginning["lsn"])))
+                beginnings.append((file.path, lsn_from_text(beginning["lsn"])))
         except (TypeError, KeyError, ValueError) as error:
             raise _damaged(file) from error
-    return found
+    return beginnings
 
 
 def notes_of(files: Iterable[PayloadFile]) -> list[str]:
@@ -518,11 +518,11 @@ def _values(files: Iterable[PayloadFile], name: str) -> Iterator[tuple[PayloadFi
         # Most footers have none, and there may be a hundred thousand of them.
         if content is not None and key in content:
             try:
-                found = load_json(content).get(name)
+                value = load_json(content).get(name)
             except (ValueError, AttributeError) as error:
                 raise _damaged(file) from error
-            if found is not None:
-                yield file, found
+            if value is not None:
+                yield file, value
 
 
 def _checked(file: PayloadFile, gaps: Any) -> list[Any]:
