@@ -47,9 +47,9 @@ CHECKED = (
 )
 # One switch for instrumented builds (see CONTRIBUTING): PGDECODE_CFLAGS="-O1 -g -fsanitize=address,undefined".
 EXTRA = os.environ.get("PGDECODE_CFLAGS", "").split()
-# The walk is one hot loop over small inline functions; left to itself the compiler keeps some of them as calls.
+# `cdef inline` is a promise here: the compiler would keep some of the small functions of the hot loops as calls.
 INLINE = "-DCYTHON_INLINE=inline __attribute__((always_inline))"
-# Should a bounds check ever be missing all the same. Instrumented builds have checks of their own in these places.
+# A second line of defence, if a bounds check is missing. Instrumented builds have their own checks.
 HARDENED = [] if EXTRA else ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
 READ_ONLY = ["-Wl,-z,relro,-z,now"] if sys.platform == "linux" else []
 FLAGS = ["-g0", "-Wno-unused-function", INLINE, *HARDENED]

@@ -72,7 +72,7 @@ def test_a_database_without_encoding_is_captured_as_it_is(
     # The folder has UTF8 so far, which for such a database is the same.
     capture(database, raw, options=options, encoding="sql-ascii")
     capture(database, raw, options=options, encoding="SQL_ASCII")
-    with pytest.raises(FileFault, match=r"column 'v' has bytes that are no text in the declared encoding"):
+    with pytest.raises(FileFault, match=r"column 'v' has bytes that are not valid in the declared encoding"):
         values(raw)
     assert values(raw, "LATIN1") == ["cafÃ©", "café"]
     footer = json.loads(pq.read_metadata(sorted(raw.glob("*.parquet"))[-1]).metadata[b"pgdecode.capture"])

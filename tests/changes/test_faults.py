@@ -297,8 +297,7 @@ def good_and_bad() -> tuple[list[bytes], dict[int, tuple[str, str]]]:
         5: ("UNKNOWN_TAG", "offset 0: unknown message tag 0x5a 'Z'"),
         7: (
             "ENCODING",
-            "offset 13: column 'a' has bytes that are no text in the declared encoding "
-            "(encoding=, UTF8 if it is not said)",
+            "offset 13: column 'a' has bytes that are not valid in the declared encoding (encoding=, default UTF8)",
         ),
         8: ("TRUNCATED", "offset 13: insert new column 0 needs 1 bytes, 0 left"),
     }

@@ -11,7 +11,7 @@ from pgdecode._native.arrow.builder cimport CELL_LEAD, Cell
 from pgdecode._native.arrow.column_builder cimport (
     SHAPE_BYTES, SHAPE_FIXED, SHAPE_STRUCT, Column, open_column, put_null, take_back,
 )
-from pgdecode._native.codecs.block_decoder cimport put_cells
+from pgdecode._native.codecs.block_decoder cimport decode_cells
 from pgdecode._native.codecs.codec cimport Cells, Codec
 from pgdecode._native.codecs.registry cimport CodecTree
 from pgdecode._native.cursor cimport be16
@@ -153,7 +153,7 @@ cdef void decode_value(const uint8_t *data, size_t size, uint8_t kind) noexcept 
     cells.first = three
     cells.stride = 1
     cells.n = 3
-    other = put_cells(&cells, &at, &variant.together, codec)
+    other = decode_cells(&cells, &at, &variant.together, codec)
     if other != code:
         fail("a codec and its block decoder have two verdicts")
     check(&variant.together, variant.texts)

@@ -295,7 +295,7 @@ def test_a_container_is_converted_before_its_quotes_are_parsed() -> None:
 def test_bytes_without_a_character_in_the_encoding_are_a_fault(encoding: str, text: bytes) -> None:
     for binary in (False, True):
         with pytest.raises(
-            pgdecode.BadEncoding, match="column 'v' has bytes that are no text in the declared"
+            pgdecode.BadEncoding, match="column 'v' has bytes that are not valid in the declared"
         ) as caught:
             one("text", b"before " + text, binary=binary, encoding=encoding)
         assert caught.value.column == "v"

@@ -10,7 +10,7 @@ cdef enum:
 cdef inline bint ensure_capacity(
     void **items, size_t n, size_t *capacity, size_t width, size_t expected
 ) noexcept nogil:
-    """Reserve memory for one item more than `n`, and at first for as many as are expected; False if there is none."""
+    """Reserve memory for item `n`; the first time, for all expected items. False without memory."""
     cdef size_t wanted
     cdef void *moved
     if n < capacity[0]:

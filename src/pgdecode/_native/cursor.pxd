@@ -1,8 +1,8 @@
-"""Checked reads of a payload: each is compared here with the bytes left.
+"""Checked reads of a payload: each read is compared with the bytes left.
 
-All faults are found by these reads. The loops over common rows (`scan/fast_path`, `scan/tuple_copy`, `rows/cell_index`)
-have checks of their own. Those in `scan` may load some bytes past a payload's end: never past the end of the Arrow
-buffer that holds it, and no byte behind a payload influences a result.
+These reads find all faults. The loops over common rows (`scan/fast_path`, `scan/tuple_copy`, `rows/cell_index`,
+`changes/map_values`) have their own checks. Those in `scan` may load some bytes after a payload's end: never after the
+end of the Arrow buffer, and no byte after a payload influences a result.
 """
 
 from libc.stddef cimport size_t
@@ -10,9 +10,16 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
 cdef struct Cursor:
-    # Passed and returned by value: two pointers stay in registers.
+    # Passed and returned by value, so that two pointers stay in registers.
     const uint8_t *at
     const uint8_t *end
+
+
+cdef inline Cursor cursor_of(const uint8_t *value, size_t length) noexcept nogil:
+    cdef Cursor cursor
+    cursor.at = value
+    cursor.end = value + length
+    return cursor
 
 
 cdef inline size_t bytes_left(Cursor cursor) noexcept nogil:
@@ -95,7 +102,7 @@ cdef extern from *:
 
 
 cdef inline const uint8_t *take(Cursor *cursor, size_t length) noexcept nogil:
-    """The next `length` bytes, or NULL where fewer are left (the cursor then stays)."""
+    """The next `length` bytes; NULL if fewer are left (the cursor then stays)."""
     cdef const uint8_t *p = cursor.at
     if length > bytes_left(cursor[0]):
         return NULL
@@ -104,7 +111,7 @@ cdef inline const uint8_t *take(Cursor *cursor, size_t length) noexcept nogil:
 
 
 cdef inline const uint8_t *take_string(Cursor *cursor, size_t *length) noexcept nogil:
-    """A NUL-terminated string without its NUL, or NULL where there is no NUL (the cursor then stays)."""
+    """A NUL-terminated string without its NUL; NULL without NUL (the cursor then stays)."""
     cdef const uint8_t *p = cursor.at
     cdef const uint8_t *nul = NULL
     if p != cursor.end:
@@ -117,7 +124,7 @@ cdef inline const uint8_t *take_string(Cursor *cursor, size_t *length) noexcept 
 
 
 cdef enum:
-    # How far ahead payloads are prefetched where a loop is faster than memory.
+    # How far ahead payloads are prefetched, if a loop is faster than memory.
     PREFETCH_BYTES = 3072
 
 
@@ -129,5 +136,5 @@ cdef extern from *:
     #define pgdecode_prefetch(p) ((void)(p))
     #endif
     """
-    # No read: any address will do.
+    # It is not a read, so that any address is allowed.
     void prefetch "pgdecode_prefetch"(const void *p) noexcept nogil

@@ -29,7 +29,7 @@ cdef enum FaultCode:
     FAULT_LIMIT_COLUMNS
     FAULT_LIMIT_NAME
     FAULT_LIMIT_VALUE
-    # Of values inside a tuple; codecs/codec says what each means.
+    # Of values inside a tuple. codecs/codec has their meanings.
     FAULT_WRONG_SIZE
     FAULT_UNKNOWN_TYPE
     FAULT_SETTING
@@ -39,29 +39,29 @@ cdef enum FaultCode:
     FAULT_TOO_HIGH
     FAULT_LIMIT_BATCH
     FAULT_LIMIT_EXPANSION
-    # Not about the payload: these two become MemoryError and ValueError.
+    # Not about the payload: these become MemoryError and ValueError.
     FAULT_NO_MEMORY
     FAULT_BAD_ARRAY
-    # No fault: a scan that assumed no stream has found one, and resolves the streams in full.
+    # Not a fault: a scan that assumed no stream has found one. The caller resolves the streams completely.
     STREAM_SEEN
 
 cdef extern from *:
-    # Helps the compiler to lay out code: faults are cold, and must not crowd the hot path's registers.
+    # Helps the compiler to lay out code: faults are rare, and must not use the registers of the hot path.
     bint unlikely "unlikely"(bint condition) noexcept nogil
 
 cdef struct Fault:
     FaultCode code
     uint8_t tag
-    int16_t label       # index into the plan's labels, -1 where the fault is of the whole payload
+    int16_t label       # index into the plan's labels, -1 if the fault is about the whole payload
     int32_t column      # ordinal in a tuple or Relation, -1 outside
     int64_t row
-    int64_t relation    # OID, -1 where the message has none or it could not be read
+    int64_t relation    # OID, -1 if the message has none or it could not be read
     size_t offset
     int64_t expected
     int64_t seen
 
 cdef struct Faults:
-    # Faults of a batch, kept until the GIL is there to word them.
+    # Faults of a batch, kept until the GIL is held and they become texts.
     Fault *items
     size_t n
     size_t capacity

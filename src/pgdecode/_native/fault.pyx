@@ -1,4 +1,4 @@
-"""The single crossing from a native fault to a Python exception."""
+"""Makes Python exceptions of native faults."""
 
 from pgdecode.protocol import errors
 
@@ -36,7 +36,7 @@ CLASSES = (
     errors.BatchExpands,
 )
 
-# What the first bytes of a payload that is no message look like; `wire/walker` gives the index.
+# Formats that a payload may have which is not a message; `wire/walker` returns the index.
 HINTS = (
     "",
     "; it looks like an XLogData frame: drop its first 25 bytes",
@@ -47,10 +47,10 @@ HINTS = (
     "; it looks zstd-compressed",
 )
 
-# Of faults that are about a tuple's value, which sets `expected` to -1.
+# Faults of a tuple's value, which set `expected` to -1.
 OF_VALUES = {
     FAULT_BAD_VALUE: "{field} has {seen} bytes that are no value of its type",
-    FAULT_ENCODING: "{field} has bytes that are no text in the declared encoding (encoding=, UTF8 if it is not said)",
+    FAULT_ENCODING: "{field} has bytes that are not valid in the declared encoding (encoding=, default UTF8)",
 }
 
 
@@ -59,14 +59,14 @@ cdef str printable(int64_t byte):
 
 
 cdef object error_of(const Fault *fault, tuple labels, bint with_row):
-    """The exception for a fault, not raised; `labels` are the plan's names of fields."""
+    """Make the exception of a fault, without raising it. `labels` are the plan's names of fields."""
     if fault.code == FAULT_NO_MEMORY:
         return MemoryError("no memory for the decoded columns")
     if fault.code == FAULT_BAD_ARRAY:
         return ValueError(f"row {fault.row}: the Arrow array's offsets do not lie inside its data")
     cls = CLASSES[<int>fault.code]
     field = "payload" if fault.label < 0 else labels[fault.label].format(column=fault.column)
-    # A value's own bytes are never shown, so the text has only their number.
+    # A value's bytes are never shown, so the text has only their number.
     wording = OF_VALUES.get(<int>fault.code, cls.wording) if fault.expected < 0 else cls.wording
     detail = wording.format(
         field=field, expected=fault.expected, seen=fault.seen, byte=printable(fault.seen & 0xFF)

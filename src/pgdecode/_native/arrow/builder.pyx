@@ -1,4 +1,4 @@
-"""Hands finished builders to Python as Arrow buffers, and takes rows back after a fault."""
+"""Makes Arrow buffers of finished builders, and removes rows after a fault."""
 
 from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
 from libc.string cimport memchr, memset
@@ -8,25 +8,25 @@ from pgdecode._native.memory.bits cimport put_between, put_borders
 from pgdecode._native.memory.buffers cimport SLACK, free_bytes, hand_over, open_zeroed
 
 cdef enum:
-    SHORT_WORD = 8  # letters: few kinds of messages have more
+    SHORT_KEYWORD = 8  # letters: few kinds of messages have more
 
 
 cdef object own_offsets(Builder *builder, int32_t end):
-    """Offsets with the rows after the last filled one padded."""
+    """Offsets, padded for the rows after the last filled one."""
     pad_offsets(builder, builder.n_rows, end)
     builder.offsets.size = (<size_t>builder.n_rows + 1) * sizeof(int32_t)
     return hand_over(&builder.offsets)
 
 
 cdef object own_items(Bytes *bytes):
-    """What was appended; an empty buffer where nothing was."""
+    """The appended bytes; an empty buffer if there are none."""
     if bytes.owner == NULL and grow(bytes, 0) != OK:
         raise MemoryError()
     return hand_over(bytes)
 
 
 cdef object own_ends(Bytes *ends):
-    """Arrow offsets from the ends of the items; the 0 in front of them came with the first one."""
+    """Arrow offsets from the ends of items. The first item has added the 0 in front."""
     if ends.size == 0 and append_int32(ends, 0) != OK:
         raise MemoryError()
     return hand_over(ends)
@@ -37,17 +37,17 @@ cdef bint is_open(const Builder *builder) noexcept nogil:
 
 
 cdef FaultCode open_builder(Builder *builder) noexcept nogil:
-    """First fill: memory for all rows of the batch, which a part opens for all parts.
+    """Allocate memory for all rows of the batch, when the first row is filled. A part opens it for all parts.
 
-    Validity is zero. Offsets and values of constant width are the caller's to write in all of its rows.
+    Validity is zero. The caller writes offsets and values of constant width for all of its rows.
     """
     cdef FaultCode code = OK
-    cdef Builder *whole = builder.whole
-    if whole == NULL:
+    cdef Builder *output = builder.output
+    if output == NULL:
         return allocate(builder, 0)
     PyThread_acquire_lock(builder.open_lock.lock, WAIT_LOCK)
-    if not is_open(whole):
-        code = allocate(whole, builder.open_lock.n_placed)
+    if not is_open(output):
+        code = allocate(output, builder.open_lock.n_placed)
     if code == OK:
         share(builder)
     PyThread_release_lock(builder.open_lock.lock)
@@ -55,14 +55,14 @@ cdef FaultCode open_builder(Builder *builder) noexcept nogil:
 
 
 cdef void share(Builder *part) noexcept nogil:
-    """Let a part write to what the whole has opened, and still owns."""
-    part.validity.data = part.whole.validity.data
-    part.values.data = part.whole.values.data
-    part.offsets.data = part.whole.offsets.data
+    """Let a part write to the memory that the output has opened and still owns."""
+    part.validity.data = part.output.validity.data
+    part.values.data = part.output.values.data
+    part.offsets.data = part.output.offsets.data
 
 
 cdef FaultCode allocate(Builder *builder, int64_t n_before) noexcept nogil:
-    """Memory for a column that none of the first `n_before` rows fills."""
+    """Allocate memory for a column that the first `n_before` rows do not fill."""
     cdef size_t n = <size_t>builder.n_rows
     cdef size_t width = width_of(builder)
     if open_zeroed(&builder.validity, (n + 7) // 8) != OK:
@@ -82,7 +82,7 @@ cdef FaultCode allocate(Builder *builder, int64_t n_before) noexcept nogil:
 
 
 cdef tuple finish_builder(Builder *builder):
-    """(validity, values) or (validity, offsets, data), or None where no row was filled."""
+    """(validity, values) or (validity, offsets, data); None if no row was filled."""
     if not is_open(builder):
         return None
     validity = hand_over(&builder.validity)
@@ -91,8 +91,8 @@ cdef tuple finish_builder(Builder *builder):
     return validity, hand_over(&builder.values)
 
 
-cdef int open_words(WordBuilder *builder, int64_t n_rows, bint as_text) except -1:
-    """Memory for a byte a row, and for the validity and offsets of text if there will be any."""
+cdef int open_keywords(KeywordBuilder *builder, int64_t n_rows, bint as_text) except -1:
+    """Allocate a byte for each row, and memory for the validity and offsets of text, if that is requested."""
     builder.n_rows = n_rows
     builder.indexes.size = <size_t>n_rows
     builder.bits.size = <size_t>(n_rows + 7) // 8
@@ -104,24 +104,24 @@ cdef int open_words(WordBuilder *builder, int64_t n_rows, bint as_text) except -
     return 0
 
 
-cdef FaultCode write_words(WordBuilder *builder, const Word *words, size_t n_words) noexcept nogil:
-    """Append text from the bytes of all the builder's rows: its validity, where each row starts, and the letters."""
-    cdef Word[NO_WORD + 1] table
-    cdef uint8_t[NO_WORD + 1] lengths
+cdef FaultCode write_keywords(KeywordBuilder *builder, const Keyword *keywords, size_t n_keywords) noexcept nogil:
+    """Append the text of all rows of the builder: validity, the start of each row, and the letters."""
+    cdef Keyword[NO_KEYWORD + 1] table
+    cdef uint8_t[NO_KEYWORD + 1] lengths
     cdef const uint8_t *indexes = builder.indexes.data
     cdef int32_t *starts = <int32_t *>builder.ends.data
-    cdef const Word *word
+    cdef const Keyword *keyword
     cdef int64_t row
     cdef size_t i, total = 0
     cdef size_t size = builder.text.size
-    cdef int64_t n_rows = builder.n_rows if builder.whole == NULL else builder.whole.n_rows
+    cdef int64_t n_rows = builder.n_rows if builder.output == NULL else builder.output.n_rows
     cdef uint8_t *text
-    # Where a row is null stands a word without letters, so that no row is to be looked at twice.
+    # A null row has a label without letters, so that the loop has no branch for it.
     memset(table, 0, sizeof(table))
     memset(lengths, 0, sizeof(lengths))
-    for i in range(n_words):
-        table[i] = words[i]
-        lengths[i] = words[i].length
+    for i in range(n_keywords):
+        table[i] = keywords[i]
+        lengths[i] = keywords[i].length
     for row in range(builder.first_row, builder.n_rows):
         total += lengths[indexes[row]]
     if size + total > 0x7FFFFFFF:
@@ -131,19 +131,19 @@ cdef FaultCode write_words(WordBuilder *builder, const Word *words, size_t n_wor
     text = builder.text.data
     for row in range(builder.first_row, builder.n_rows):
         starts[row] = <int32_t>size
-        # Blocks of constant size: the next word, or the slack at the end, takes what is too much.
-        word = &table[indexes[row]]
-        memcpy(text + size, word.text, SHORT_WORD)
-        if unlikely(word.length > SHORT_WORD):
-            memcpy(text + size + SHORT_WORD, word.text + SHORT_WORD, SLACK - SHORT_WORD)
-        size += word.length
+        # Block copies: the next label, or the slack at the end, overwrites the excess bytes.
+        keyword = &table[indexes[row]]
+        memcpy(text + size, keyword.text, SHORT_KEYWORD)
+        if unlikely(keyword.length > SHORT_KEYWORD):
+            memcpy(text + size + SHORT_KEYWORD, keyword.text + SHORT_KEYWORD, SLACK - SHORT_KEYWORD)
+        size += keyword.length
     builder.text.size = size
-    mark_words(builder)
+    mark_keywords(builder)
     return OK
 
 
-cdef void mark_words(WordBuilder *builder) noexcept nogil:
-    """One bit a row; few rows are null, and the bits after the last row stay zero."""
+cdef void mark_keywords(KeywordBuilder *builder) noexcept nogil:
+    """Write one bit for each row. Few rows are null. The bits after the last row stay zero."""
     cdef const uint8_t *indexes = builder.indexes.data
     cdef const uint8_t *end = indexes + builder.n_rows
     cdef const uint8_t *null = indexes + builder.first_row
@@ -152,15 +152,15 @@ cdef void mark_words(WordBuilder *builder) noexcept nogil:
     if builder.n_rows & 7:
         bits[builder.n_rows // 8] = <uint8_t>((1 << (builder.n_rows & 7)) - 1)
     while null != end:
-        null = <const uint8_t *>memchr(null, NO_WORD, <size_t>(end - null))
+        null = <const uint8_t *>memchr(null, NO_KEYWORD, <size_t>(end - null))
         if null == NULL:
             break
         bits[(null - indexes) >> 3] &= <uint8_t>~(1 << ((null - indexes) & 7))
         null += 1
 
 
-cdef tuple finish_words(WordBuilder *builder):
-    """(validity, offsets, data) of what was written as text, or None where the column is not wanted."""
+cdef tuple finish_keywords(KeywordBuilder *builder):
+    """(validity, offsets, data) of the text; None if the column is not requested."""
     if builder.indexes.data == NULL:
         return None
     (<int32_t *>builder.ends.data)[builder.n_rows] = <int32_t>builder.text.size
@@ -168,7 +168,7 @@ cdef tuple finish_words(WordBuilder *builder):
 
 
 cdef tuple finish_tuple(TupleBuilder *builder):
-    """(validity, offsets, letters, n_cells, cell validity, cell offsets, values), or None where no row was filled."""
+    """(validity, offsets, letters, n_cells, cell validity, cell offsets, values); None if no row was filled."""
     cdef size_t n_cells = builder.letters.size
     if not is_open(&builder.rows):
         return None
@@ -181,7 +181,7 @@ cdef tuple finish_tuple(TupleBuilder *builder):
 
 
 cdef FaultCode mark_cells(TupleBuilder *builder) noexcept nogil:
-    """Put the bits of all cells, from their letters."""
+    """Write the bits of all cells, from their letters."""
     cdef size_t n = builder.letters.size
     if not builder.wants_values or n == 0:
         return OK
@@ -194,7 +194,7 @@ cdef FaultCode mark_cells(TupleBuilder *builder) noexcept nogil:
 
 
 cdef tuple finish_columns(ColumnsBuilder *builder):
-    """(validity, offsets, n, flags, name offsets, names, type_ids, type_modifiers), or None where no row was filled."""
+    """(validity, offsets, n, flags, name offsets, names, type_ids, type_modifiers); None if no row was filled."""
     cdef size_t n = columns_in(builder)
     if not is_open(&builder.rows):
         return None
@@ -211,7 +211,7 @@ cdef tuple finish_columns(ColumnsBuilder *builder):
 
 
 cdef FaultCode open_columns(ColumnsBuilder *builder, int64_t row, size_t n) noexcept nogil:
-    """Start the row's list of `n` columns; nothing is reserved by the count."""
+    """Start the list of `n` columns of a row. The count reserves nothing."""
     cdef size_t n_before = columns_in(builder)
     if n_before + n > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
@@ -238,7 +238,7 @@ cdef FaultCode put_column(
 
 
 cdef void undo_row(Builder *builder, int64_t row, size_t item_width) noexcept nogil:
-    """Make the row null again; `item_width` is the width of what the offsets count (1 for text)."""
+    """Make a row null again. `item_width` is the width of what the offsets count (1 for text)."""
     cdef size_t width = width_of(builder)
     if not is_open(builder):
         return
@@ -276,7 +276,7 @@ cdef void undo_columns(ColumnsBuilder *builder, int64_t row) noexcept nogil:
         builder.name_ends.size = (n + 1) * sizeof(int32_t)
         memcpy(&end, builder.name_ends.data + n * sizeof(int32_t), sizeof(int32_t))
     builder.names.size = <size_t>end
-    # After a fault inside a column, some of its parts are longer: all are cut to the same count.
+    # After a fault inside a column, some lists have one item more. All are cut to the same length.
     builder.flags.size = n * sizeof(int16_t)
     builder.type_ids.size = n * sizeof(int64_t)
     builder.type_modifiers.size = n * sizeof(int32_t)
@@ -290,7 +290,7 @@ cdef void free_builder(Builder *builder) noexcept:
     free_bytes(&builder.data)
 
 
-cdef void free_words(WordBuilder *builder) noexcept:
+cdef void free_keywords(KeywordBuilder *builder) noexcept:
     free_bytes(&builder.indexes)
     free_bytes(&builder.bits)
     free_bytes(&builder.ends)

@@ -1,6 +1,6 @@
-"""Typed Arrow columns under construction: items are appended one by one, and can be taken back.
+"""Typed Arrow columns under construction: items are appended one by one, and can be removed again.
 
-Unlike an envelope's builders, whose rows are known, a typed column may be the child of a list and grow without bound.
+The builders of an envelope have a known number of rows; a typed column may be the child of a list, and grows as needed.
 """
 
 from libc.stddef cimport size_t
@@ -11,28 +11,28 @@ from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, Faul
 from pgdecode._native.memory.buffers cimport SLACK, Arena, Bytes, has_capacity, reserve
 
 cdef enum Shape:
-    SHAPE_FIXED    # `width` bytes an item; a bool is one byte until it is sealed
+    SHAPE_FIXED    # `width` bytes for each item; a bool is one byte until the column is sealed
     SHAPE_BYTES    # utf8 or binary: ends and data
     SHAPE_LIST     # ends; one child. A map is a list of structs of key and value
-    SHAPE_STRUCT   # children alone, all of the struct's length
+    SHAPE_STRUCT   # only children, which have the length of the struct
 
 cdef struct Column:
     Shape shape
     int width
     bint is_bool
-    bint sealed           # validity and bools are bits, and nothing is appended any more
-    bint in_bits          # validity is bits from the start: of what threads write, each its own items
+    bint sealed           # validity and bools are bits, and nothing more is appended
+    bint in_bits          # validity is bits from the start: several threads write it, each for its own items
     size_t n              # items so far
-    size_t n_null         # of these
-    size_t expected       # items that there will be in all, where that is known
-    size_t postponed      # nulls behind these that are not written yet; nothing else is appended before they are
-    Bytes valid           # a byte an item, 1 or 0, or a bit; empty until the first null
+    size_t n_null
+    size_t expected       # number of items in the end, if known
+    size_t postponed      # later nulls that are not written yet; they are written before anything else is appended
+    Bytes valid           # one byte (1 or 0) or bit for each item; empty until the first null
     Bytes values          # FIXED
-    Bytes ends            # BYTES, LIST: int32 an item, a 0 in front
+    Bytes ends            # BYTES, LIST: int32 for each item, after a 0
     Bytes data            # BYTES
-    size_t most           # bytes that `data` may have
-    size_t at             # of a part's: items that the whole has before these
-    size_t before         # of a part's: bytes of `data`, or children, that the whole has before theirs
+    size_t most           # limit of the bytes of `data`
+    size_t at             # of a part: items of the output before these
+    size_t before         # of a part: bytes of `data`, or children, of the output before these
     int n_children
     Column *children
 
@@ -54,7 +54,7 @@ cdef size_t end_of(const Column *column, size_t n) noexcept nogil
 
 
 cdef inline FaultCode mark(Column *column, uint8_t valid) noexcept nogil:
-    """Count one more item; its value has been put."""
+    """Count one more item, whose value has been written."""
     if unlikely(not valid or column.valid.size):
         return mark_beside_nulls(column, valid)
     column.n += 1
@@ -92,7 +92,7 @@ cdef inline FaultCode put_float(Column *column, float value) noexcept nogil:
 
 
 cdef inline FaultCode put_end(Column *column, size_t end) noexcept nogil:
-    """Append the end of an item that is so many bytes or children."""
+    """Append the end of an item, in bytes or children."""
     cdef int32_t narrow = <int32_t>end
     if unlikely(end > <size_t>0x7FFFFFFF):
         return FAULT_LIMIT_BATCH
@@ -104,7 +104,7 @@ cdef inline FaultCode put_end(Column *column, size_t end) noexcept nogil:
 
 
 cdef inline FaultCode add_bytes(Column *column, const uint8_t *bytes, size_t length) noexcept nogil:
-    """Add to the item being written; `end_bytes` ends it."""
+    """Add to the item that is being written. `end_bytes` ends it."""
     if unlikely(column.data.size > column.most or length > column.most - column.data.size):
         return FAULT_LIMIT_BATCH
     if unlikely(reserve(&column.data, length) != OK):
@@ -121,13 +121,13 @@ cdef inline FaultCode end_bytes(Column *column) noexcept nogil:
 
 
 cdef inline FaultCode put_bytes(Column *column, const uint8_t *bytes, size_t length) noexcept nogil:
-    """Append an item of text, which the caller has found to be UTF-8, or of bytes."""
+    """Append an item of bytes, or of text that the caller has checked to be UTF-8."""
     cdef FaultCode code = add_bytes(column, bytes, length)
     return code if code != OK else end_bytes(column)
 
 
 cdef inline void reopen(Column *column) noexcept nogil:
-    """Take the end off the last item of text, so that more can be added to it."""
+    """Remove the end of the last item of text, so that more can be added to the item."""
     column.n -= 1
     if column.valid.size:
         column.valid.size -= 1
@@ -135,7 +135,7 @@ cdef inline void reopen(Column *column) noexcept nogil:
 
 
 cdef inline FaultCode end_list(Column *column) noexcept nogil:
-    """End a list: its items are what has been appended to the child since the list before."""
+    """End a list. Its items have been appended to the child since the list before."""
     cdef FaultCode code = put_end(column, column.children[0].n)
     return code if code != OK else mark(column, 1)
 

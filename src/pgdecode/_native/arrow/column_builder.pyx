@@ -1,4 +1,4 @@
-"""Opens typed columns for an Arrow type, takes items back, and finishes columns into Arrow arrays."""
+"""Opens typed columns for an Arrow type, removes items, and makes Arrow arrays of finished columns."""
 
 from libc.stdlib cimport calloc, free
 
@@ -12,7 +12,7 @@ from pgdecode.arrow.null_arrays import null_array
 
 
 cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
-    """Validity bytes for the next n items, all 1; NULL where there is no memory. The caller sets the size."""
+    """Validity bytes of the next n items, all 1; NULL without memory. The caller sets the size."""
     cdef size_t written = column.valid.size
     cdef size_t most = column.n + n
     if column.valid.data == NULL and column.expected > most:
@@ -24,7 +24,7 @@ cdef uint8_t *validity_for(Column *column, size_t n) noexcept nogil:
 
 
 cdef FaultCode open_bits(Column *column, size_t n) noexcept nogil:
-    """Room for the validity of n more items as bits, which the caller puts; items before the first null get theirs."""
+    """Reserve bits of validity for n more items, which the caller writes. Items before the first null get theirs."""
     cdef size_t needed = (column.n + n + 7) // 8
     cdef size_t most = needed
     if column.valid.data == NULL and column.expected > column.n + n:
@@ -38,7 +38,7 @@ cdef FaultCode open_bits(Column *column, size_t n) noexcept nogil:
 
 
 cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil:
-    """Count one more item of a column that has nulls, or whose first null it is."""
+    """Count one more item of a column that has nulls, or its first null."""
     cdef uint8_t *validity = validity_for(column, 1)
     if validity == NULL:
         return FAULT_NO_MEMORY
@@ -50,7 +50,7 @@ cdef FaultCode mark_beside_nulls(Column *column, uint8_t valid) noexcept nogil:
 
 
 cdef void keep_bits(Column *column) noexcept nogil:
-    """Have a column, which is empty, keep its validity in bits; only nulls are appended then, and parts."""
+    """Let an empty column keep its validity in bits. Then only nulls and parts are appended."""
     cdef int i
     column.in_bits = True
     for i in range(column.n_children):
@@ -58,7 +58,7 @@ cdef void keep_bits(Column *column) noexcept nogil:
 
 
 cdef void expect(Column *column, size_t n) noexcept nogil:
-    """Say how many items there will be, nulls among them: a struct's children will have as many."""
+    """Set the expected number of items, with nulls. The children of a struct have the same number."""
     cdef int i
     column.expected = n
     if column.shape == SHAPE_STRUCT:
@@ -67,7 +67,7 @@ cdef void expect(Column *column, size_t n) noexcept nogil:
 
 
 cdef void limit_text(Column *column, size_t more) noexcept nogil:
-    """Say how many more bytes of text, or of other data of no constant width, there may be in a column."""
+    """Set how many more bytes of text, or of other data without constant width, a column may have."""
     cdef int i
     if column.shape == SHAPE_BYTES:
         column.most = <size_t>0x7FFFFFFF
@@ -78,8 +78,8 @@ cdef void limit_text(Column *column, size_t more) noexcept nogil:
 
 
 cdef size_t text_in(const Column *column) noexcept nogil:
-    """Bytes of text, and of other data of no constant width, in a column."""
-    # What holds children has no data of its own, but scribbles there.
+    """Bytes of text, and of other data without constant width, in a column."""
+    # A column with children has no data of its own, but uses the buffer as scratch memory.
     cdef size_t total = column.data.size if column.shape == SHAPE_BYTES else 0
     cdef int i
     for i in range(column.n_children):
@@ -92,22 +92,22 @@ cdef size_t length_of(const Column *column) noexcept nogil:
 
 
 cdef size_t likely_text(size_t size, size_t n, size_t expected) noexcept nogil:
-    """How many more bytes there will be, if what is expected is as long as the n items that have come."""
+    """Estimate how many more bytes there will be, from the average length of the n items so far."""
     cdef size_t likely = 0
     if n and expected > n:
         likely = size // n * (expected - n) + size // 8
-    # A few may have been the longest.
+    # The first items may be the longest.
     return likely if n >= FEW_ROWS else min(likely, 7 * size)
 
 
 cdef FaultCode open_items(Column *column, size_t n) noexcept nogil:
-    """Room for n more values of constant width; what is expected is reserved at once, and not moved as it grows."""
+    """Reserve memory for n more values of constant width, at first for all expected ones."""
     cdef size_t most = column.expected if column.values.data == NULL and column.expected > n else n
     return reserve(&column.values, most * <size_t>column.width)
 
 
 cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil:
-    """Room for n more ends, and the 0 in front of the first; what is expected is reserved at once."""
+    """Reserve memory for n more ends, at first for all expected ones, and write the 0 before the first end."""
     cdef size_t most = column.expected if column.ends.data == NULL and column.expected > n else n
     if column.ends.size:
         return reserve(&column.ends, most * sizeof(int32_t))
@@ -119,7 +119,7 @@ cdef FaultCode open_ends(Column *column, size_t n) noexcept nogil:
 
 
 cdef FaultCode mark_nulls(Column *column, size_t n) noexcept nogil:
-    """Count n more items, all null, whose values have been put."""
+    """Count n more nulls, whose values have been written."""
     cdef uint8_t *validity
     if column.in_bits:
         if open_bits(column, n) != OK:
@@ -137,7 +137,7 @@ cdef FaultCode mark_nulls(Column *column, size_t n) noexcept nogil:
 
 
 cdef FaultCode put_nulls(Column *column, size_t n) noexcept nogil:
-    """Append n nulls; under them stand zeros, empty strings and lists, and nulls in a struct's children."""
+    """Append n nulls. Their values are zeros, empty strings or lists, or nulls in the children of a struct."""
     cdef FaultCode code
     cdef size_t width = <size_t>column.width
     cdef int32_t end = 0
@@ -164,7 +164,7 @@ cdef FaultCode put_nulls(Column *column, size_t n) noexcept nogil:
 
 
 cdef FaultCode mark_many(Column *column, size_t n) noexcept nogil:
-    """Count n more items, none null, whose values have been put."""
+    """Count n more items without nulls, whose values have been written."""
     if column.valid.size:
         if validity_for(column, n) == NULL:
             return FAULT_NO_MEMORY
@@ -189,7 +189,7 @@ cdef FaultCode put_null(Column *column) noexcept nogil:
 
 
 cdef void postpone_nulls(Column *column, size_t n) noexcept nogil:
-    """Append n nulls that are not written before something else is: a column of nothing else never writes them."""
+    """Append n nulls, but write them only before another item. A column with only nulls never writes them."""
     column.postponed += n
 
 
@@ -206,7 +206,7 @@ cdef FaultCode write_struct_nulls(Column *column) noexcept nogil:
 
 
 cdef FaultCode write_postponed_nulls(Column *column) noexcept nogil:
-    """Write the postponed nulls; it is done before anything else is appended."""
+    """Write the postponed nulls. This comes before anything else is appended."""
     cdef size_t n = column.postponed
     if n == 0:
         return OK
@@ -215,7 +215,7 @@ cdef FaultCode write_postponed_nulls(Column *column) noexcept nogil:
 
 
 cdef size_t end_of(const Column *column, size_t n) noexcept nogil:
-    """Where item n starts, in bytes or children."""
+    """The start of item n, in bytes or children."""
     cdef int32_t end = 0
     if column.ends.size > n * sizeof(end):
         memcpy(&end, column.ends.data + n * sizeof(end), sizeof(end))
@@ -223,7 +223,7 @@ cdef size_t end_of(const Column *column, size_t n) noexcept nogil:
 
 
 cdef void take_back(Column *column, size_t n) noexcept nogil:
-    """Cut the column to its first n items, also where the last one is half written."""
+    """Cut the column to its first n items. The last item may be incomplete."""
     cdef size_t i
     cdef int child
     if column.n > n:
@@ -247,14 +247,14 @@ cdef void take_back(Column *column, size_t n) noexcept nogil:
 
 
 cdef list children_of(object arrow_type):
-    """Types of the child columns: a map's one child is a struct of key and value."""
+    """Types of the child columns. A map has one child, a struct of key and value."""
     if pa.types.is_map(arrow_type):
         return [pa.struct([arrow_type.key_field, arrow_type.item_field])]
     return [arrow_type.field(i).type for i in range(arrow_type.num_fields)]
 
 
 cdef int open_column(Column *column, object arrow_type) except -1:
-    """Make a zeroed Column ready for an Arrow type; `free_column` may be called whatever happens here."""
+    """Prepare a zeroed Column for an Arrow type. `free_column` may be called after an error."""
     cdef int i
     types = pa.types
     memset(column, 0, sizeof(Column))
@@ -279,9 +279,9 @@ cdef int open_column(Column *column, object arrow_type) except -1:
 
 
 cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcept nogil:
-    """Make a zeroed Column ready for the type of another, in memory of an arena.
+    """Prepare a zeroed Column for the type of another column, in memory of an arena.
 
-    It is never handed over. `free_column` may be called whatever happens here.
+    Its memory is never handed over. `free_column` may be called after an error.
     """
     cdef int i
     column.shape = like.shape
@@ -302,7 +302,7 @@ cdef FaultCode open_as(Column *column, const Column *like, Arena *arena) noexcep
 
 
 cdef void empty_column(Column *column) noexcept nogil:
-    """Take all items out, and keep the memory; validity is bytes from now on."""
+    """Remove all items, and keep the memory. Validity is bytes from now on."""
     cdef int i
     column.in_bits = False
     column.n = column.n_null = column.postponed = 0
@@ -312,7 +312,7 @@ cdef void empty_column(Column *column) noexcept nogil:
 
 
 cdef void pack(Bytes *bytes) noexcept nogil:
-    """Put bits in place of bytes that are 0 or 1."""
+    """Replace bytes that are 0 or 1 by bits."""
     cdef size_t i
     cdef size_t n = bytes.size
     cdef uint8_t last = 0
@@ -326,7 +326,7 @@ cdef void pack(Bytes *bytes) noexcept nogil:
 
 
 cdef FaultCode seal_column(Column *column) noexcept nogil:
-    """Write what is postponed, but in a column of nothing else, and make bits of validity and of bools."""
+    """Write postponed nulls, unless there is nothing else, and pack validity and bools into bits."""
     cdef FaultCode code
     cdef int i
     if column.sealed or column.n == 0 and column.postponed:
@@ -347,7 +347,7 @@ cdef FaultCode seal_column(Column *column) noexcept nogil:
 
 
 cdef object finish_column(Column *column, object arrow_type):
-    """The Arrow array; the column keeps nothing of it."""
+    """Make the Arrow array, which then owns the memory."""
     cdef size_t n
     cdef FaultCode code
     if column.postponed and column.n == 0:

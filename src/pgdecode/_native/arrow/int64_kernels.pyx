@@ -1,4 +1,4 @@
-"""Columns of integers: those that are counted up, and what there is in others."""
+"""Functions of integer columns: counting, order, gathering and grouping."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
@@ -25,7 +25,7 @@ def counted(int64_t first, int64_t n):
 
 
 def descent(const int64_t[::1] values):
-    """Place of the first value that is not greater than the one before it, -1 where all are."""
+    """Row of the first value that is not greater than the one before it; -1 if all are."""
     cdef Py_ssize_t i
     for i in range(1, values.shape[0]):
         if values[i] <= values[i - 1]:
@@ -34,16 +34,16 @@ def descent(const int64_t[::1] values):
 
 
 cdef class ChunkedInt64:
-    """Columns of int64 without nulls, each of which goes on after the last row of the one before; read in place."""
+    """Columns of int64 without nulls, read in place as one column."""
 
     cdef list columns
     cdef const uint8_t **values
-    cdef int64_t *ends      # rows up to the end of each
+    cdef int64_t *ends      # number of rows up to the end of each
     cdef Py_ssize_t n
 
     def __cinit__(self, list columns):
         """`columns`: pa.Array each."""
-        cdef const int8_t[::1] bytes_of  # Arrow's buffers are of signed bytes
+        cdef const int8_t[::1] bytes_of  # Arrow's buffers have signed bytes
         cdef int64_t end = 0
         cdef Py_ssize_t i
         self.columns = list(columns)
@@ -67,9 +67,9 @@ cdef class ChunkedInt64:
         free(self.ends)
 
     def taken(self, const int64_t[::1] rows):
-        """A buffer of what rows have; of a negative row it is -1.
+        """A buffer with the values of rows; -1 for a negative row.
 
-        Arrow's own `take` makes one column of several first, however few the rows are.
+        Arrow's own `take` first joins the columns, even for few rows.
         """
         cdef Bytes out
         cdef int64_t *to
@@ -101,7 +101,7 @@ cdef class ChunkedInt64:
                     first = self.ends[low - 1] if low else 0
                     n_there = self.ends[low] - first
                     values = self.values[low]
-                # As bytes: they may be unaligned.
+                # Read as bytes, because they may be unaligned.
                 memcpy(to + i, values + 8 * (row - first), 8)
             return hand_over(&out)
         finally:
@@ -113,12 +113,12 @@ cdef inline int32_t group_of(const int32_t[::1] groups, int32_t index) noexcept:
 
 
 def grouped(const int32_t[::1] indexes, const int32_t[::1] groups):
-    """Places of a column's indexes, those of one group side by side; indexes without a group are passed over.
+    """Positions in a column of indexes, grouped. Indexes without a group are left out.
 
-    `groups` has the group of each index: the index itself or a smaller one, or -1 for none.
+    `groups` has the group of each index: the index itself, a smaller one, or -1 for none.
 
-    Returns ([(group, start, end)], buffer of int64): the groups in the order in which they come first, and where in
-    the buffer each has its places, ascending. Arrow's `unique` crashes where there is no memory for its table.
+    Returns ([(group, start, end)], buffer of int64): the groups in order of their first occurrence, and the range of
+    the buffer that has their positions in ascending order. Arrow's `unique` crashes without memory for its table.
     """
     cdef Py_ssize_t n = groups.shape[0]
     cdef Bytes places
@@ -126,7 +126,7 @@ def grouped(const int32_t[::1] indexes, const int32_t[::1] groups):
     cdef int64_t start = 0
     cdef int32_t index
     cdef list found = []
-    # How many places a group has, then where its next one goes.
+    # The number of positions of a group, then the slot of its next position.
     cdef int64_t *at = <int64_t *>calloc(<size_t>n + 1, sizeof(int64_t))
     memset(&places, 0, sizeof(places))
     if at == NULL:
@@ -160,9 +160,10 @@ def grouped(const int32_t[::1] indexes, const int32_t[::1] groups):
 
 
 def dense(const int32_t[::1] indexes, int32_t n):
-    """The indexes below n of a column, in the order in which they come first, and the place of each row's among these.
+    """The distinct indexes below n of a column in order of their first occurrence, and the number of each row's index.
 
-    Returns (list of int, list of how often each comes, buffer of int32): -1 stands for what is negative or not below n.
+    Returns (list of int, list of the number of occurrences, buffer of int32). The buffer has -1 for indexes that are
+    negative or not below n.
     """
     cdef Bytes out
     cdef int32_t *to
@@ -172,7 +173,7 @@ def dense(const int32_t[::1] indexes, int32_t n):
     cdef list found = []
     cdef list counts = []
     cdef int64_t *n_rows = <int64_t *>calloc(<size_t>max(n, 0) + 1, sizeof(int64_t))
-    # One more than the place of each index, 0 before it has come.
+    # One more than the number of each index, 0 before its first occurrence.
     cdef int32_t *place = <int32_t *>calloc(<size_t>max(n, 0) + 1, sizeof(int32_t))
     memset(&out, 0, sizeof(out))
     try:

@@ -1,5 +1,5 @@
-"""Checks the footer of a Parquet file for what ends the process when pyarrow reads it: C++ exceptions that it does not
-catch where it describes a column chunk (`SizeStatistics::Validate`, cpp/src/parquet/size_statistics.cc).
+"""Checks the footer of a Parquet file for values that make pyarrow end the process: C++ exceptions that it does not
+catch when it describes a column chunk (`SizeStatistics::Validate`, cpp/src/parquet/size_statistics.cc).
 
 The footer is a structure of Thrift in the compact protocol (parquet.thrift of the format).
 """
@@ -21,7 +21,7 @@ cdef enum:
     SET = 10
     STRUCT = 12
 
-# What a structure or list is. The names are those of parquet.thrift.
+# The kind of a structure or list. The names are those of parquet.thrift.
 cdef enum:
     OTHER
     FILE_METADATA
@@ -57,7 +57,7 @@ cdef struct Group:
 
 
 cdef class _Reader:
-    """Reads structures one value after the other. `damage` is what is wrong."""
+    """Reads structures, one value after the other."""
 
     cdef const uint8_t[::1] data
     cdef Py_ssize_t at
@@ -65,10 +65,10 @@ cdef class _Reader:
     cdef int depth
     cdef Group groups[MOST_DEPTH]
     cdef int n_groups
-    # Of the present element of the schema.
+    # Of the current element of the schema.
     cdef int64_t type, repetition, n_children
     cdef list leaves       # (greatest repetition level, greatest definition level, physical type)
-    cdef int64_t column    # number of the present column chunk in its row group
+    cdef int64_t column    # number of the current column chunk in its row group
 
     def __cinit__(self, const uint8_t[::1] data):
         self.data = data
@@ -148,7 +148,7 @@ cdef class _Reader:
         cdef int64_t n, found
         cdef int header
         if type in (TRUE, FALSE):
-            # In a list, a boolean is a byte; as a field, its type is its value.
+            # A boolean is a byte in a list. The type of a boolean field is its value.
             return self.skip(1) if in_list else 0
         if type in (I16, I32, I64):
             found = self.integer()
@@ -191,7 +191,7 @@ cdef class _Reader:
         return 0
 
     cdef int end_element(self) except -1:
-        """Add an element of the schema, in which groups come before their children."""
+        """Add an element of the schema. Groups come before their children."""
         cdef int repetition = 0, definition = 0
         cdef Group *group
         if self.n_groups:
@@ -228,7 +228,7 @@ cdef class _Reader:
 
 
 cdef int kind_of(int parent, int64_t number, bint in_list) noexcept:
-    """Find what a structure or list is from the one that it is in."""
+    """The kind of a structure or list inside another one."""
     if in_list:
         if parent == SCHEMA:
             return SCHEMA_ELEMENT

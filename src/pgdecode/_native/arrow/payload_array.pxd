@@ -1,4 +1,4 @@
-"""Where payloads lie in memory: one segment per Arrow array, or a list of bytes."""
+"""Payloads in memory: one segment for each Arrow array, or a list of bytes."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -16,9 +16,9 @@ cdef struct Span:
 cdef struct Segment:
     ArrayLayout layout
     int64_t n_rows
-    int64_t n_before         # rows of the source in front of it
+    int64_t n_before         # rows of the source before it
     int64_t first            # the array's offset, in rows
-    const uint8_t *validity  # NULL where no row is null
+    const uint8_t *validity  # NULL if no row is null
     const uint8_t *index     # offsets or views
     const uint8_t *data
     size_t data_size
@@ -32,7 +32,7 @@ cdef enum Presence:
 
 
 cdef inline Presence payload_at(const Segment *segment, int64_t row, Span *out) noexcept nogil:
-    """Locate a payload; nothing of it is read."""
+    """Locate a payload, without reading it."""
     cdef int64_t i = segment.first + row
     cdef int64_t start, end
     if segment.validity != NULL and not (segment.validity[i >> 3] >> (i & 7)) & 1:
@@ -56,7 +56,7 @@ cdef inline Presence payload_at(const Segment *segment, int64_t row, Span *out) 
 
 
 cdef inline Presence view_at(const Segment *segment, int64_t i, Span *out) noexcept nogil:
-    """A binary view: 12 bytes or fewer stand in the view itself, more in a data buffer."""
+    """A binary view: up to 12 bytes are in the view itself, longer values in a data buffer."""
     cdef const int32_t *view = <const int32_t *>(segment.index + 16 * i)
     cdef const Span *buffer
     if view[0] < 0:
@@ -80,7 +80,7 @@ cdef const Segment *segment_with(
 
 
 cdef class Source:
-    """Payloads of one call, held in place until it is deleted."""
+    """Payloads of one call, kept in place until the object is deleted."""
 
     cdef Segment *segments
     cdef Py_ssize_t n_segments

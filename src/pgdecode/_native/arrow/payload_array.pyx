@@ -4,10 +4,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t
 from libc.stdlib cimport calloc, free
 
-# Index is the ArrayLayout; a list of bytes is no Arrow array.
+# The index is the ArrayLayout. A list of bytes is not an Arrow array.
 LAYOUTS = ("binary", "large_binary", "binary_view")
 
-# Rows without payload bytes still need an address to point at, since NULL means an absent row.
+# An empty payload needs an address, because NULL means a null row.
 cdef uint8_t nowhere = 0
 
 
@@ -36,8 +36,8 @@ cdef class Source:
         free(self.segments)
 
     cdef const uint8_t *hold(self, object buffer, size_t *size) except? NULL:
-        """Address of an Arrow buffer, which stays where it is as long as this object; NULL for None."""
-        cdef const int8_t[::1] data  # Arrow's buffers are of signed bytes
+        """Address of an Arrow buffer, which is kept in place with this object; NULL for None."""
+        cdef const int8_t[::1] data  # Arrow's buffers have signed bytes
         size[0] = 0
         if buffer is None:
             return NULL
@@ -85,7 +85,7 @@ cdef class Source:
         segment.layout = LAYOUT_SPANS
         segment.spans = spans
         segment.n_rows = n
-        # A copy of the list: the caller's may lose its items while they are read.
+        # A copy of the list, because the caller may remove items meanwhile.
         payloads = list(payloads)
         self.held.append(payloads)
         for i in range(n):
@@ -103,12 +103,12 @@ cdef class Source:
         return self.n_bytes()
 
     cdef size_t n_bytes(self) noexcept nogil:
-        """Length of all payloads."""
+        """Total length of all payloads."""
         cdef Py_ssize_t near = 0
         return self.bytes_between(0, self.n_rows, &near)
 
     cdef size_t bytes_between(self, int64_t first, int64_t stop, Py_ssize_t *near) noexcept nogil:
-        """Length of the payloads of some rows; `near` as in `segment_with`."""
+        """Total length of the payloads of some rows; `near` as in `segment_with`."""
         cdef size_t total = 0
         cdef const Segment *segment
         cdef int64_t end
@@ -120,7 +120,7 @@ cdef class Source:
         return total
 
     cdef bint has_offsets(self) noexcept nogil:
-        """Whether the length of many payloads is known from the first and the last."""
+        """Whether the total length of rows is known from the first and the last offset."""
         cdef Py_ssize_t i
         for i in range(self.n_segments):
             if self.segments[i].layout != LAYOUT_OFFSETS32 and self.segments[i].layout != LAYOUT_OFFSETS64:
@@ -136,7 +136,7 @@ cdef class Source:
 cdef const Segment *segment_with(
     const Segment *segments, Py_ssize_t n_segments, int64_t row, Py_ssize_t *near
 ) noexcept nogil:
-    """The segment that has a row; `near` is the one to look in first, then the right one."""
+    """The segment that has a row. `near` is the first segment to look in, and is set to the right one."""
     cdef const Segment *segment = &segments[near[0]]
     cdef Py_ssize_t low = 0, high, middle
     if is_in(segment, row):
@@ -160,7 +160,7 @@ cdef inline bint is_in(const Segment *segment, int64_t row) noexcept nogil:
 
 
 cdef size_t bytes_in(const Segment *segment, int64_t first, int64_t stop) noexcept nogil:
-    """Length of the payloads of some rows of a segment; of corrupt offsets no more than there is data."""
+    """Total length of the payloads of some rows of a segment; with corrupt offsets, at most the size of the data."""
     cdef size_t total = 0
     cdef int64_t start, end, row
     cdef Span span

@@ -1,7 +1,4 @@
-"""The changes of a batch, the ranges of them that are output, and the outcomes of their transactions.
-
-An inline function of this header is compiled into its callers (see CONTRIBUTING.md, "Rules").
-"""
+"""The changes of a batch, the ranges of them that are output, and the outcomes of their transactions."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t

@@ -1,4 +1,4 @@
-"""The cells of a tuple, and their text in a column with enough capacity."""
+"""Reads the cells of a tuple, and writes their text into a column with enough memory."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint64_t
@@ -19,12 +19,12 @@ from pgdecode._native.memory.utf8 cimport is_plain
 
 cdef enum:
     BLOCK = 32  # bytes: texts are copied in blocks of constant size, which may write SLACK bytes too many
-    SHORT = 16  # bytes: most values are no longer
-    BLOCK_LIMIT = 8 * BLOCK + 1  # bytes: texts that are this long are copied by memcpy
-    BEHIND = SHORT + BLOCK  # bytes that may be read behind a payload where it has others behind it
+    SHORT = 16  # bytes: most values are not longer
+    BLOCK_LIMIT = 8 * BLOCK + 1  # bytes: texts of this length or more are copied by memcpy
+    BEHIND = SHORT + BLOCK  # bytes that may be read after a payload, if others follow it
 
 cdef inline void copy_blocks(uint8_t *to, const uint8_t *text, size_t length) noexcept nogil:
-    """Copy text behind which BLOCK bytes more may be read."""
+    """Copy text. BLOCK more bytes after it may be read."""
     cdef size_t at = 0
     while at < length:
         memcpy(to + at, text + at, BLOCK)
@@ -32,14 +32,14 @@ cdef inline void copy_blocks(uint8_t *to, const uint8_t *text, size_t length) no
 
 
 cdef inline uint64_t with_blanks(uint64_t word, size_t n) noexcept nogil:
-    """The first n bytes of a word, and blanks instead of the others."""
-    # In two steps, because n may be 8.
+    """The first n bytes of a word, and blanks in place of the others."""
+    # Two shifts, because n may be 8.
     cdef uint64_t kept = ((<uint64_t>1 << (4 * n)) << (4 * n)) - 1
     return (word & kept) | (<uint64_t>0x2020202020202020 & ~kept)
 
 
 cdef inline uint8_t *copy_plain(uint8_t *to, const uint8_t *text, size_t length, const uint8_t *end) noexcept nogil:
-    """Copy text that is plain, of a payload that ends at `end`; NULL where it is not plain."""
+    """Copy plain text of a payload that ends at `end`. NULL if it is not plain."""
     cdef uint64_t first, second
     if length > SHORT or <size_t>(end - text) < SHORT:
         if not is_plain(text, length):
@@ -56,10 +56,10 @@ cdef inline uint8_t *copy_plain(uint8_t *to, const uint8_t *text, size_t length,
     return NULL if unlikely(first & <uint64_t>0x8080808080808080) else to + length
 
 
-cdef inline const uint8_t *index_cells(
+cdef inline const uint8_t *index_tuple(
     const uint8_t *p, const uint8_t *end, const Layout *layout, Cell *cells, bint *has_unchanged
 ) noexcept nogil:
-    """Index the cells of a tuple, and return where they end; NULL where the walk has to find out what is wrong."""
+    """Index the cells of a tuple. Returns their end, or NULL if the walk must find the fault."""
     cdef int n = layout.n_columns
     cdef uint8_t kind
     cdef bint unchanged = False
@@ -89,22 +89,22 @@ cdef inline const uint8_t *index_cells(
 
 
 cdef inline bint has_text_capacity(const Column *values, size_t extra) noexcept nogil:
-    """Whether so many bytes more fit into the memory there is, and within what offsets reach."""
+    """Whether `extra` more bytes fit into the reserved memory, and into 32-bit offsets."""
     return has_capacity(&values.data, extra) and extra <= <size_t>MAX_DATA - values.data.size
 
 
 cdef struct TupleWriter:
-    # Where the next value of a tuple goes, in a column with capacity for the others.
+    # The position of a tuple's next value, in a column with memory for the others.
     uint8_t *to
     int32_t *ends
-    uint8_t *validity    # NULL before the column's first null
+    uint8_t *validity    # NULL until the column's first null
     size_t n             # values since `open_tuple`
     size_t n_null
-    bint may_write       # whether there is capacity for what writers write
+    bint may_write       # whether there is memory for the output of writers
 
 
 cdef inline FaultCode open_tuple(TupleWriter *at, Column *values, size_t n, size_t length) noexcept nogil:
-    """Begin n values of a payload of that length."""
+    """Begin n values of a payload with that length."""
     at.to = values.data.data + values.data.size
     at.ends = <int32_t *>(values.ends.data + values.ends.size)
     at.n = at.n_null = 0
@@ -128,23 +128,23 @@ cdef inline void close_tuple(const TupleWriter *at, Column *values) noexcept nog
 
 
 cdef struct FastTuple:
-    # Where the values of a tuple go that is put as it is read, and where its text ends.
+    # The positions of the values of a fast tuple, which is written while it is read.
     uint8_t *to
     int32_t *ends
-    const uint8_t *base      # of the offsets
-    uint8_t *validity        # NULL before the column's first null
+    const uint8_t *base      # start of the text, to which offsets refer
+    uint8_t *validity        # NULL until the column's first null
     size_t n_null
 
 
 cdef inline const uint8_t *end_of_blocks(const Segment *segment) noexcept nogil:
-    """Where a payload may end at most, so that BEHIND bytes behind it may be read; NULL if there is no such place."""
+    """The last end of a payload after which BEHIND bytes may be read; NULL if there is none."""
     if segment.layout != LAYOUT_OFFSETS32 and segment.layout != LAYOUT_OFFSETS64 or segment.data_size < BEHIND:
         return NULL
     return segment.data + (segment.data_size - BEHIND)
 
 
 cdef inline void copy_text(uint8_t *to, const uint8_t *text, size_t length, size_t block_limit) noexcept nogil:
-    """Copy text: in blocks if it is shorter than the limit, which may write SLACK bytes too many."""
+    """Copy text, in blocks if it is shorter than the limit. Blocks may write SLACK bytes too many."""
     cdef size_t at = SHORT
     if length >= block_limit:
         memcpy(to, text, length)
@@ -156,7 +156,7 @@ cdef inline void copy_text(uint8_t *to, const uint8_t *text, size_t length, size
 
 
 cdef inline bint are_texts(const uint8_t *p, const Layout *layout) noexcept nogil:
-    """Whether the cells of a tuple, which are known to be whole, are good text as they are, or need a writer."""
+    """Whether the cells of a well-formed tuple are valid text, or need a writer."""
     cdef size_t c, length
     cdef uint8_t kind
     for c in range(layout.n_columns):
@@ -174,20 +174,20 @@ cdef inline bint are_texts(const uint8_t *p, const Layout *layout) noexcept nogi
 
 
 cdef inline void put_ones(uint8_t *to, size_t n) noexcept nogil:
-    """Put n bytes that are 1, and up to SLACK bytes more."""
+    """Write n bytes that are 1, and up to SLACK more bytes."""
     cdef uint64_t ones = 0x0101010101010101
     memcpy(to, &ones, sizeof(ones))
     if n > sizeof(ones):
         memset(to + sizeof(ones), 1, n - sizeof(ones))
 
 
-cdef inline bint put_cells(
+cdef inline bint put_fast_tuple(
     FastTuple *out, const uint8_t *p, const uint8_t *end, const Layout *layout, size_t block_limit
 ) noexcept nogil:
-    """Put a tuple that is the rest of a payload; False if anything is unusual or wrong, which the caller then handles.
+    """Write a tuple, which is the rest of a payload. False if anything is unusual or wrong; the caller then handles it.
 
-    There is capacity for its text, for what writers write, for ends and for validity, which is 1 already.
-    `block_limit`: BLOCK_LIMIT if BEHIND bytes behind the payload may be read, otherwise 0.
+    There is memory for its text, for the output of writers, for ends and for validity, which is 1 already.
+    `block_limit`: BLOCK_LIMIT if BEHIND bytes after the payload may be read, otherwise 0.
     """
     cdef size_t n = layout.n_columns
     cdef const uint8_t *first = p
@@ -232,7 +232,7 @@ cdef inline bint put_cells(
         out.ends[c] = <int32_t>(to - out.base)
     if unlikely(p != end):
         return False
-    # What writers write is plain.
+    # The output of writers is plain.
     if has_text and unlikely(not is_plain(out.to, <size_t>(to - out.to)) and not are_texts(first + 2, layout)):
         return False
     out.to = to

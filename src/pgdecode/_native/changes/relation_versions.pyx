@@ -1,4 +1,4 @@
-"""Which version each relation has for the rows that come next."""
+"""The current version of each relation."""
 
 from libc.stdlib cimport calloc, free
 
@@ -6,7 +6,7 @@ from pgdecode._native.fault cimport FAULT_NO_MEMORY, OK
 
 
 cdef FaultCode widen(Versions *versions) noexcept nogil:
-    """Make the first slots, or as many as twice those that still count; more than half of them are then free."""
+    """Make the first slots, or at least four times as many as are in use; then more than half of them are free."""
     cdef VersionSlot *old = versions.slots
     cdef size_t n_old = versions.mask + 1 if old != NULL else 0
     cdef size_t n_kept = 0
@@ -37,7 +37,7 @@ cdef inline bint is_kept(const VersionSlot *slot) noexcept nogil:
 
 
 cdef VersionSlot *taken_slot(Versions *versions, int64_t stream, int64_t relation_id) noexcept nogil:
-    """The slot of a relation, taken if it was free; NULL where there is no memory."""
+    """The slot of a relation, which is used afterwards; NULL without memory."""
     cdef VersionSlot *slot
     if 2 * (versions.n + 1) > versions.mask and widen(versions) != OK:
         return NULL
@@ -52,9 +52,9 @@ cdef VersionSlot *taken_slot(Versions *versions, int64_t stream, int64_t relatio
 
 
 cdef class VersionTable:
-    """The versions that count now: in each stream those that it has sent, and the others for all rows.
+    """The current versions: in each stream those that it has sent, and those that apply everywhere else.
 
-    Its size does not matter to what is done with it: it lives on from batch to batch.
+    It is kept from batch to batch. The cost of its operations does not depend on its size.
     """
 
     def __cinit__(self):
@@ -67,14 +67,14 @@ cdef class VersionTable:
         free(self.versions.slots)
 
     def set(self, int64_t stream, int64_t relation_id, int32_t version):
-        """Let a version count from here on, in a stream or, with stream -1, outside; -1 is none."""
+        """Set the current version of a relation, in a stream or, with stream -1, outside; -1 for none."""
         cdef VersionSlot *slot = taken_slot(&self.versions, stream, relation_id)
         if slot == NULL:
             raise MemoryError("no memory for the versions of relations")
         slot.version = version
 
     def set_contradicted(self, int64_t relation_id, bint is_contradicted):
-        """Let the rows of a relation inside streams be the caller's, or no longer."""
+        """Set whether the caller decides about the relation's rows inside streams."""
         cdef VersionSlot *slot = taken_slot(&self.versions, NO_STREAM, relation_id)
         if slot == NULL:
             raise MemoryError("no memory for the versions of relations")

@@ -1,4 +1,4 @@
-"""Which row of a table each change replaces, and which row has the values that an update left out.
+"""Finds the row of a table that each change replaces, and the row with the values that an update left out.
 
 Rows are numbered: first the present rows, then the new rows of the changes.
 """
@@ -30,7 +30,7 @@ def replaced_rows(const int32_t[::1] keys, const int32_t[::1] removed, const uin
     cdef int64_t *to
     cdef uint8_t *is_left
     cdef bint is_valid = False
-    # One more than the number of the last row of each key, and of the row before it with the same key; 0 for none.
+    # The number of the last row of each key, plus 1, and of the row before it with the same key; 0 for none.
     cdef int64_t *last = NULL
     cdef int64_t *previous = NULL
     if n_present < 0 or is_added.shape[0] != n_changes:

@@ -1,4 +1,4 @@
-"""A version of a relation as its rows are made text: names and keys of its columns, and what makes text of them."""
+"""The layout of a relation version: names and keys of its columns, and the codecs that make text of their values."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
@@ -10,15 +10,15 @@ cdef enum:
     IS_INT4 = 4
 
 cdef struct Layout:
-    # A version of a relation, as the rows that are made text need it.
+    # A version of a relation, for the conversion of rows to text.
     uint16_t n_columns
     int64_t relation_id
-    const uint8_t *names     # all of them, one after the other, and SLACK bytes
-    const int32_t *name_ends  # of each name, and three items behind the last one
-    size_t names_size        # bytes of all of them
-    const uint8_t *is_key    # a byte a column
-    const uint8_t *is_text   # a byte a column: which of its forms are the text itself, and whether it is an int4
-    const Codec **codecs     # to text
+    const uint8_t *names     # concatenated, and SLACK bytes
+    const int32_t *name_ends  # of each name, and three more items
+    size_t names_size        # bytes of all names
+    const uint8_t *is_key    # one byte for each column
+    const uint8_t *is_text   # one byte for each column: its forms that are the text itself; whether it is an int4
+    const Codec **codecs     # codecs that make text
 
 
 cdef class TextLayout:

@@ -1,4 +1,4 @@
-"""A version of a relation as its rows are made text."""
+"""The layout of a relation version, for the conversion of rows to text."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t

@@ -5,15 +5,15 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pgdecode._native.arrow.builder cimport WORD_BYTES, Cell, TupleBuilder, Word
+from pgdecode._native.arrow.builder cimport KEYWORD_BYTES, Cell, TupleBuilder, Keyword
 from pgdecode._native.arrow.column_builder cimport (
     Column, end_bytes, end_list, expect, finish_column, free_column, open_column, open_ends, postpone_nulls, put_bytes,
     put_empty_lists, put_null, take_back, validity_for, write_postponed_nulls,
 )
 from pgdecode._native.arrow.payload_array cimport PRESENT, Presence, Segment, Source, Span, payload_at
 from pgdecode._native.changes.map_values cimport (
-    BLOCK, BLOCK_LIMIT, FastTuple, TupleWriter, close_tuple, copy_blocks, copy_plain, end_of_blocks, index_cells,
-    open_tuple, put_cells, put_ones,
+    BLOCK, BLOCK_LIMIT, FastTuple, TupleWriter, close_tuple, copy_blocks, copy_plain, end_of_blocks, index_tuple,
+    open_tuple, put_fast_tuple, put_ones,
 )
 from pgdecode._native.changes.text_layouts cimport IN_BINARY, Layout, TextLayout
 from pgdecode._native.codecs.block_decoder cimport MAX_DATA
@@ -23,7 +23,6 @@ from pgdecode._native.fault cimport (
     FAULT_BAD_ARRAY,
     FAULT_LIMIT_BATCH,
     FAULT_LIMIT_EXPANSION,
-    FAULT_LIMIT_VALUE,
     FAULT_NO_MEMORY,
     OK,
     Fault,
@@ -35,6 +34,7 @@ from pgdecode._native.fault cimport (
 )
 from pgdecode._native.memory.buffers cimport has_capacity, reserve
 from pgdecode._native.wire.envelope_builder cimport Envelope, Rules, Walk, rules_of
+from pgdecode._native.wire.tuples cimport remove_long_values
 from pgdecode._native.wire.walker cimport walk_message
 from pgdecode._native.wire.wire_plan cimport PLAN
 
@@ -43,16 +43,15 @@ import pyarrow as pa
 from pgdecode.protocol import errors, limits as sizes
 
 cdef enum:
-    ENTRY_BYTES = 8    # of a map: where its name and its value end
+    ENTRY_BYTES = 8    # of a map: the ends of its name and its value
     CELL_HEADER = 5    # bytes: a cell's kind and length
-    LENGTH_BYTES = 4   # of a value
     LETTERS_OF_OP = 8  # bytes: truncate
-    FAST_ROWS = 64     # whose values are put before their names
+    FAST_ROWS = 64     # number of rows whose values are written before their names
     SHORTEST = 10      # bytes up to the letter of a tuple, in a stream; the walk handles shorter rows
 
 cdef struct FastRow:
     const Layout *layout
-    const Word *word   # its kind
+    const Keyword *keyword   # of its kind
 
 MAP = pa.map_(pa.string(), pa.string())
 NAMES = pa.list_(pa.string())
@@ -64,24 +63,24 @@ cdef inline size_t in_map(const Column *column) noexcept nogil:
 
 
 cdef size_t past_free(const Column *names, size_t free_name) noexcept nogil:
-    """Bytes of names, without `free_name` of each."""
+    """Bytes of names, without `free_name` bytes of each."""
     cdef size_t free_bytes = names.n * free_name
     return names.data.size - free_bytes if names.data.size > free_bytes else 0
 
 
 cdef size_t text_of(const Column *column, size_t free_name) noexcept nogil:
-    """Bytes of the values in a column of maps, and of their names past `free_name` of each."""
+    """Bytes of the values in a column of maps, and of their names without `free_name` bytes of each."""
     cdef const Column *entries = &column.children[0]
     return past_free(&entries.children[0], free_name) + entries.children[1].data.size
 
 
 cdef struct Name:
-    const uint8_t *text   # BLOCK bytes behind it may be read
+    const uint8_t *text   # BLOCK more bytes may be read after it
     size_t length
 
 
 cdef void put_same(uint8_t *to, int32_t *ends, const Name *name, size_t n) noexcept nogil:
-    """Put one text n times, and where each ends."""
+    """Write one text n times, and its ends."""
     cdef size_t total = n * name.length
     cdef size_t done = min(total, name.length)
     cdef size_t i, more
@@ -95,7 +94,7 @@ cdef void put_same(uint8_t *to, int32_t *ends, const Name *name, size_t n) noexc
 
 
 def repeated(const int32_t[::1] places, list counts, list texts):
-    """A column of strings: in each row the text at a place, null where that is negative.
+    """Make a column of strings: in each row, the text with the number in `places`; null if that is negative.
 
     `counts` has the number of rows of each text.
     """
@@ -115,7 +114,7 @@ def repeated(const int32_t[::1] places, list counts, list texts):
     try:
         if names == NULL:
             raise MemoryError("no memory for names")
-        # The first is that of a null, which has no text.
+        # The first name is that of a null, without text.
         names[0].text = nothing
         for i in range(n_texts):
             names[i + 1].text = padded[i]
@@ -159,13 +158,13 @@ def repeated(const int32_t[::1] places, list counts, list texts):
 
 
 cdef class TextMapBuilder:
-    """One pass over chosen payloads: what each changes, in the order they were chosen."""
+    """One pass over chosen payloads: the changes of each, in the order of choice."""
 
     cdef Source source
-    cdef list layouts        # TextLayout by version; None where the batch has no row of it
+    cdef list layouts        # TextLayout by version; None if the batch has no row of it
     cdef const Layout **by_version
     cdef int32_t n_versions
-    cdef Py_ssize_t segment  # that the newest row lay in
+    cdef Py_ssize_t segment  # with the last row
     cdef Column op, old_type, old, new, unchanged
     cdef Cell *old_cells
     cdef Cell *new_cells
@@ -174,22 +173,22 @@ cdef class TextMapBuilder:
     cdef Rules rules
     cdef Walk walk
     cdef Faults faults
-    cdef int16_t value_label  # of a tuple's value, behind the plan's own
+    cdef int16_t value_label  # of a tuple's value, after the labels of the plan
     cdef bint permissive
-    cdef size_t most_text    # bytes that may be made of the payloads
-    cdef size_t made         # bytes that the batch has beside these columns
-    cdef readonly size_t text_bytes  # of the batch, without FREE_NAME bytes of each column's name
-    cdef bint is_alone       # there is but one row: what is too large for the batch is the fault of its value
-    cdef size_t most_bytes   # of a payload that no limit can be about, however its bytes are cut
-    cdef size_t max_value_bytes   # of a value that is decoded
-    cdef bint is_reserved     # in `new` and `op` for all rows, but for the text of values
-    cdef bint never_expands  # not even if each value becomes as long as it can
-    cdef size_t n_unnamed    # newest rows without names in `unchanged`, whose empty lists are not written yet
+    cdef size_t most_text    # limit of the bytes that are made of the payloads
+    cdef size_t made         # bytes that the batch has besides these columns
+    cdef readonly size_t text_bytes  # bytes of the batch, without FREE_NAME bytes of each column's name
+    cdef bint is_alone       # there is only one row, so that a batch that is too large is the fault of a value
+    cdef size_t most_bytes   # of a payload to which no limit applies, however its bytes are divided
+    cdef size_t max_value_bytes   # limit of a decoded value
+    cdef bint is_reserved     # memory of `new` and `op` for all rows, except for the text of values
+    cdef bint never_expands  # not even if each value gets its maximum length
+    cdef size_t n_unnamed    # last rows without names in `unchanged`, whose empty lists are not written yet
 
     def __cinit__(
         self, Source source, list layouts, object limits, bint strict_flags, bint permissive, size_t made=0
     ):
-        """`made`: bytes that the batch has beside these columns, which count towards its most."""
+        """`made`: bytes that the batch has besides these columns. They count towards the limit."""
         cdef Py_ssize_t i
         cdef size_t widest = 0
         self.source = source
@@ -216,7 +215,7 @@ cdef class TextMapBuilder:
         open_column(&self.unchanged, NAMES)
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
-        # Values above the limit are null, and the rest of their row is decoded: the walk does not have the limit.
+        # Values above the limit become null, and the rest of their row is decoded. So the walk does not have the limit.
         self.max_value_bytes = self.rules.max_value_bytes
         self.rules.max_value_bytes = sizes.MAX_PAYLOAD
         if widest > self.rules.max_columns:
@@ -242,9 +241,9 @@ cdef class TextMapBuilder:
         free(self.faults.items)
 
     def run(self, const int64_t[::1] rows, const int32_t[::1] versions, const uint8_t[::1] streamed):
-        """Decode the payloads of `rows`; a negative version is a row that stays null, but for its kind if it has one.
+        """Decode the payloads of `rows`. A row with a negative version stays null, except for its kind.
 
-        Returns ([op, old_type, old, new, unchanged], {place of a row: text of its error}).
+        Returns ([op, old_type, old, new, unchanged], {index of a row: text of its error}).
         """
         cdef FaultCode code = OK
         cdef Fault fault
@@ -253,7 +252,7 @@ cdef class TextMapBuilder:
         cdef int64_t row
         cdef int32_t version
         cdef size_t free_name
-        cdef size_t n_entries = 0, n_bytes = 0   # of the names of all rows' columns
+        cdef size_t n_entries = 0, n_bytes = 0   # of the column names of all rows
         cdef const Layout *layout
         if versions.shape[0] != rows.shape[0] or streamed.shape[0] != rows.shape[0]:
             raise ValueError("each chosen row has a version and a stream state")
@@ -294,7 +293,7 @@ cdef class TextMapBuilder:
             raise self.worded(&self.faults.items[self.faults.n - 1], versions, labels)
         row_errors = {}
         for k in range(self.faults.n):
-            # Of several faults in a row the first one is reported.
+            # Of several faults in a row, the first one is reported.
             if self.faults.items[k].row not in row_errors:
                 row_errors[self.faults.items[k].row] = self.worded(&self.faults.items[k], versions, labels).cell
         free_name = sizes.FREE_NAME
@@ -310,7 +309,7 @@ cdef class TextMapBuilder:
         return columns, row_errors
 
     cdef object worded(self, const Fault *fault, const int32_t[::1] versions, tuple labels):
-        """The error of a fault; a value's has the name of its column."""
+        """Make the error of a fault. The error of a value has the name of its column."""
         names = (<TextLayout>self.layouts[versions[fault.row]]).names
         if not 0 <= fault.column < len(names):
             return error_of(fault, labels, True)
@@ -319,16 +318,16 @@ cdef class TextMapBuilder:
         return error
 
     cdef FaultCode open_columns(self, size_t n_rows, size_t n_entries, size_t n_bytes) noexcept nogil:
-        """Reserve what rows probably need, whose columns have so many names, and bytes of names, in all."""
+        """Reserve memory for rows whose columns have `n_entries` names with `n_bytes` bytes in all."""
         cdef Column *entries = &self.new.children[0]
         cdef size_t n_source = <size_t>self.source.n_rows
-        # Of a payload, kinds and lengths of columns are no text.
+        # The kinds and lengths of columns in a payload are not text.
         cdef size_t text = self.source.n_bytes() // max(n_source, <size_t>1) * n_rows
         text -= min(text, CELL_HEADER * n_entries)
         cdef size_t made = self.made + 2 * (n_bytes + (ENTRY_BYTES + MOST_WRITTEN) * n_entries + self.source.n_bytes())
         if n_rows == 0 or n_entries >= <size_t>MAX_DATA // sizeof(int32_t) or n_bytes > <size_t>MAX_DATA:
             return OK
-        if n_rows > <size_t>MAX_DATA // LETTERS_OF_OP - WORD_BYTES:
+        if n_rows > <size_t>MAX_DATA // LETTERS_OF_OP - KEYWORD_BYTES:
             return OK
         expect(&self.op, n_rows)
         expect(&self.old, n_rows)
@@ -336,7 +335,7 @@ cdef class TextMapBuilder:
         expect(&self.unchanged, n_rows)
         expect(&entries.children[1], n_entries)
         if (
-            reserve(&self.op.data, LETTERS_OF_OP * n_rows + WORD_BYTES) != OK
+            reserve(&self.op.data, LETTERS_OF_OP * n_rows + KEYWORD_BYTES) != OK
             or reserve(&entries.children[0].data, n_bytes) != OK
             or reserve(&entries.children[1].data, min(text, <size_t>MAX_DATA)) != OK
             or open_ends(&self.op, n_rows) != OK
@@ -393,51 +392,47 @@ cdef class TextMapBuilder:
                 code = self.put_empty(False)
             return code if code != OK or self.permissive else fault.code
         if unlikely(payload.length > self.max_value_bytes):
-            if self.walk.old_type:
-                code = self.leave_out_long_values(layout, self.old_cells, &payload, tag, index)
-            if code == OK and tag != c"D":
-                code = self.leave_out_long_values(layout, self.new_cells, &payload, tag, index)
+            code = self.check_long_values(layout, &payload, tag, index)
             if code != OK:
                 return code
         return self.put_tuples(layout, &payload, tag, index, self.new_builder.has_unchanged)
 
-    cdef FaultCode leave_out_long_values(
-        self, const Layout *layout, Cell *cells, const Span *payload, uint8_t tag, int64_t index
+    cdef FaultCode check_long_values(
+        self, const Layout *layout, const Span *payload, uint8_t tag, int64_t index
     ) noexcept nogil:
-        """Make values above the limit null, and keep their faults; the first one is returned where it is raised."""
+        """Make values above the limit null, and keep their faults. In FAILFAST mode, return the first one."""
+        cdef Fault fault = self.fault_of(layout, tag, index)
+        cdef size_t n = layout.n_columns
+        cdef FaultCode code = OK
+        fault.expected = <int64_t>self.max_value_bytes
+        if self.walk.old_type:
+            code = remove_long_values(
+                self.old_cells, n, payload.data, fault, False, not self.permissive, &self.faults
+            )
+        if code != OK or tag == c"D":
+            return code
+        return remove_long_values(self.new_cells, n, payload.data, fault, False, not self.permissive, &self.faults)
+
+    cdef Fault fault_of(self, const Layout *layout, uint8_t tag, int64_t index) noexcept nogil:
+        """A fault of a value in a row."""
         cdef Fault fault
-        cdef size_t c
-        for c in range(layout.n_columns):
-            if cells[c].value == NULL or cells[c].length <= self.max_value_bytes:
-                continue
-            memset(&fault, 0, sizeof(fault))
-            fault.code = FAULT_LIMIT_VALUE
-            fault.tag = tag
-            fault.label = self.value_label
-            fault.column = <int32_t>c
-            fault.row = index
-            fault.relation = layout.relation_id
-            fault.offset = <size_t>(cells[c].value - payload.data) - LENGTH_BYTES
-            fault.expected = <int64_t>self.max_value_bytes
-            fault.seen = <int64_t>cells[c].length
-            if keep_fault(&self.faults, &fault) != OK:
-                return FAULT_NO_MEMORY
-            if not self.permissive:
-                return FAULT_LIMIT_VALUE
-            cells[c].value = NULL
-            cells[c].kind = c"n"
-        return OK
+        memset(&fault, 0, sizeof(fault))
+        fault.tag = tag
+        fault.label = self.value_label
+        fault.row = index
+        fault.relation = layout.relation_id
+        return fault
 
     cdef size_t put_fast(
         self, const int64_t *rows, const int32_t *versions, const uint8_t *streamed, size_t n_rows
     ) noexcept nogil:
-        """Put inserts and updates without old tuple, up to FAST_ROWS and as long as all is well; how many they are."""
+        """Write inserts and updates without old tuple, up to FAST_ROWS, until one is unusual. Returns their number."""
         cdef const Segment *near = &self.source.segments[self.segment]
         cdef Column *values = &self.new.children[0].children[1]
         cdef FastRow[FAST_ROWS] fast
         cdef const Layout *layout
         cdef const uint8_t *p
-        cdef const uint8_t *most_to   # where text must end
+        cdef const uint8_t *most_to   # the limit of the end of text
         cdef const uint8_t *blocks_end = end_of_blocks(near)
         cdef const uint8_t *end
         cdef FastTuple fast_tuple
@@ -446,7 +441,7 @@ cdef class TextMapBuilder:
         cdef size_t n, n_valid = 0, made = 0, k = 0, n_values = 0
         cdef uint64_t row
         cdef int kind
-        # Everything else has capacity for all rows.
+        # All other data has memory for all rows.
         if not self.is_reserved or self.new.postponed or self.op.valid.size or self.segment >= self.source.n_segments:
             return 0
         if self.new.valid.size:
@@ -471,7 +466,7 @@ cdef class TextMapBuilder:
             layout = self.by_version[versions[k]]
             n = layout.n_columns
             kind = self.walk.plan.by_tag[payload.data[0]]
-            p = payload.data + 5   # behind the relation's OID
+            p = payload.data + 5   # after the relation's OID
             if streamed[k]:
                 if unlikely(be32(payload.data + 1) < self.walk.plan.messages[kind].prefix.minimum):
                     break
@@ -487,7 +482,7 @@ cdef class TextMapBuilder:
             text = fast_tuple.to
             end = payload.data + payload.length
             if unlikely(
-                not put_cells(&fast_tuple, p + 1, end, layout, BLOCK_LIMIT if end <= blocks_end else 0)
+                not put_fast_tuple(&fast_tuple, p + 1, end, layout, BLOCK_LIMIT if end <= blocks_end else 0)
             ):
                 break
             if not self.never_expands:
@@ -500,7 +495,7 @@ cdef class TextMapBuilder:
                 fast_tuple.validity += n
             n_values += n
             fast[k].layout = layout
-            fast[k].word = &self.walk.plan.kinds[kind]
+            fast[k].keyword = &self.walk.plan.kinds[kind]
             k += 1
         if k:
             values.data.size = <size_t>(fast_tuple.to - fast_tuple.base)
@@ -513,7 +508,7 @@ cdef class TextMapBuilder:
         return k
 
     cdef void put_names(self, const FastRow *fast, size_t n_rows) noexcept nogil:
-        """Put all but the values of rows: names, and what is of the row. The capacity is reserved."""
+        """Write everything except the values of rows. The memory is reserved."""
         cdef Column *entries = &self.new.children[0]
         cdef Column *names = &entries.children[0]
         cdef uint8_t *texts = names.data.data
@@ -539,8 +534,8 @@ cdef class TextMapBuilder:
             n_bytes += layout.names_size
             n_names += layout.n_columns
             row_ends[k] = <int32_t>n_names
-            memcpy(ops + op_bytes, fast[k].word.text, WORD_BYTES)
-            op_bytes += fast[k].word.length
+            memcpy(ops + op_bytes, fast[k].keyword.text, KEYWORD_BYTES)
+            op_bytes += fast[k].keyword.length
             op_ends[k] = <int32_t>op_bytes
         names.data.size = n_bytes
         names.ends.size += (n_names - names.n) * sizeof(int32_t)
@@ -560,8 +555,11 @@ cdef class TextMapBuilder:
     cdef inline bint index_row(
         self, const Layout *layout, const Span *payload, int kind, bint streamed, bint *has_unchanged
     ) noexcept nogil:
-        """Index the cells of an insert, update or delete; False where something is unusual or wrong, for the walk."""
-        cdef const uint8_t *p = payload.data + 5   # behind the relation's OID
+        """Index the cells of an insert, update or delete.
+
+        False if anything is unusual or wrong: the walk then handles it.
+        """
+        cdef const uint8_t *p = payload.data + 5   # after the relation's OID
         cdef const uint8_t *end = payload.data + payload.length
         cdef uint8_t tag
         cdef bint has_unsent = False
@@ -576,34 +574,34 @@ cdef class TextMapBuilder:
         if tag == c"I":
             if unlikely(p[0] != c"N"):
                 return False
-            return index_cells(p + 1, end, layout, self.new_cells, has_unchanged) == end
+            return index_tuple(p + 1, end, layout, self.new_cells, has_unchanged) == end
         if unlikely(tag != c"U" and tag != c"D"):
             return False
         if p[0] == c"K" or p[0] == c"O":
             self.walk.old_type = p[0]
-            p = index_cells(p + 1, end, layout, self.old_cells, &has_unsent)
+            p = index_tuple(p + 1, end, layout, self.old_cells, &has_unsent)
             if p == NULL or tag == c"D" or p == end:
                 return p == end and tag == c"D"
         if unlikely(p[0] != c"N" or tag == c"D"):
             return False
-        return index_cells(p + 1, end, layout, self.new_cells, has_unchanged) == end
+        return index_tuple(p + 1, end, layout, self.new_cells, has_unchanged) == end
 
     cdef inline FaultCode put_op(self, int kind) noexcept nogil:
-        cdef const Word *word = &self.walk.plan.kinds[kind]
-        if unlikely(not has_capacity(&self.op.data, WORD_BYTES)):
-            return put_bytes(&self.op, <const uint8_t *>word.text, word.length)
-        memcpy(self.op.data.data + self.op.data.size, word.text, WORD_BYTES)
-        self.op.data.size += word.length
+        cdef const Keyword *keyword = &self.walk.plan.kinds[kind]
+        if unlikely(not has_capacity(&self.op.data, KEYWORD_BYTES)):
+            return put_bytes(&self.op, <const uint8_t *>keyword.text, keyword.length)
+        memcpy(self.op.data.data + self.op.data.size, keyword.text, KEYWORD_BYTES)
+        self.op.data.size += keyword.length
         return end_bytes(&self.op)
 
     cdef FaultCode put_nothing(self, uint8_t tag) noexcept nogil:
-        """A row of which at most the kind is known."""
+        """Append a row of which only the kind may be known."""
         cdef FaultCode code
         code = self.put_op(self.walk.plan.by_tag[tag]) if tag in (c"I", c"U", c"D") else put_null(&self.op)
         return code if code != OK else self.put_empty(False)
 
     cdef FaultCode put_empty(self, bint is_good) noexcept nogil:
-        """A row without tuples."""
+        """Append a row without tuples."""
         cdef FaultCode code
         postpone_nulls(&self.old_type, 1)
         postpone_nulls(&self.old, 1)
@@ -688,7 +686,7 @@ cdef class TextMapBuilder:
         cdef uint8_t *name_to
         cdef uint8_t *written
         cdef int32_t *name_ends
-        cdef FaultCode code = self.ensure_capacity(values, layout, payload)
+        cdef FaultCode code = self.reserve_tuple(values, layout, payload)
         cdef TupleWriter at
         cdef size_t c
         if code != OK:
@@ -702,7 +700,7 @@ cdef class TextMapBuilder:
         code = open_tuple(&at, values, n, payload.length)
         for c in range(n):
             cell = &cells[c]
-            # u was not sent; nor was n in another column than the key's, where only the key was.
+            # u was not sent. n was not sent either if only the key was sent and the column is not in it.
             if cell.kind == c"u" or (is_key and cell.kind == c"n" and not layout.is_key[c]):
                 continue
             start = layout.name_ends[c - 1] if c else 0
@@ -735,10 +733,10 @@ cdef class TextMapBuilder:
         names.n = values.n
         names.data.size = <size_t>(name_to - names.data.data)
         names.ends.size = (names.n + 1) * sizeof(int32_t)
-        # Entries are structs that are never null: they are as many as their values.
+        # Entries are structs that are never null: there is one for each value.
         entries.n = values.n
         if unlikely(self.text() > self.most_text):
-            # Names, or plain text, have done it: no one value is to blame.
+            # Names or plain text exceed the limit, so that it is not the fault of one value.
             self.is_alone = False
             return FAULT_LIMIT_EXPANSION
         return end_list(out)
@@ -757,7 +755,7 @@ cdef class TextMapBuilder:
         uint8_t tag,
         int64_t index,
     ) noexcept nogil:
-        """Append a column's text; a bad value is null, and its fault kept."""
+        """Append the text of a column. A bad value becomes null, and its fault is kept."""
         cdef const Codec *codec = layout.codecs[c]
         cdef size_t n = values.n
         cdef Fault fault
@@ -772,13 +770,9 @@ cdef class TextMapBuilder:
             code = FAULT_LIMIT_EXPANSION
         if code != OK and (code < FAULT_LIMIT_BATCH or self.is_value_fault(code)):
             take_back(values, n)
-            memset(&fault, 0, sizeof(fault))
+            fault = self.fault_of(layout, tag, index)
             fault.code = code
-            fault.tag = tag
-            fault.label = self.value_label
             fault.column = c
-            fault.row = index
-            fault.relation = layout.relation_id
             fault.offset = <size_t>(cell.value - payload.data)
             fault.expected = -1
             fault.seen = <int64_t>cell.length
@@ -786,20 +780,20 @@ cdef class TextMapBuilder:
                 return FAULT_NO_MEMORY
             if self.permissive:
                 code = OK
-        # What a codec or a null has written, plain text behind it may need again.
-        return code if code != OK else self.ensure_capacity(values, layout, payload)
+        # A codec or a null may have used memory that is reserved for the rest of the tuple.
+        return code if code != OK else self.reserve_tuple(values, layout, payload)
 
     cdef inline size_t text(self) noexcept nogil:
-        """Bytes that have been made of the payloads: names and values, and where each of them ends."""
+        """Bytes that have been made of the payloads: names and values, and their ends."""
         return self.made + in_map(&self.old) + in_map(&self.new) + self.unchanged.children[0].data.size
 
     cdef bint is_value_fault(self, FaultCode code) noexcept nogil:
         return self.is_alone and (code == FAULT_LIMIT_BATCH or code == FAULT_LIMIT_EXPANSION)
 
-    cdef inline FaultCode ensure_capacity(
+    cdef inline FaultCode reserve_tuple(
         self, Column *values, const Layout *layout, const Span *payload
     ) noexcept nogil:
-        """Reserve capacity for the tuple as plain text, all in the payload, and if possible for what writers write."""
+        """Reserve memory for the tuple as plain text of the payload's length, and if possible for writers."""
         cdef size_t more = payload.length + layout.n_columns * <size_t>MOST_WRITTEN
         if unlikely(more > <size_t>MAX_DATA - values.data.size):
             more = payload.length

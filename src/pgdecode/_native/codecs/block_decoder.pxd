@@ -1,4 +1,4 @@
-"""Decodes a column of a block of rows: the loops that block decoders are made of, and the driver that runs them."""
+"""Decodes a column of a block of rows: the loops of block decoders, and the function that runs them."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t
@@ -13,16 +13,16 @@ cdef enum:
     MAX_DATA = 0x7FFFFFFF  # bytes: what 32-bit offsets reach
     MOST_RENDERED = 36  # bytes: the longest text that a block decoder makes of a shorter value, a uuid's
 
-# Reads a value of the common form into its place in the column; False where it has another, or is none. It may read
-# CELL_LEAD bytes in front of the value, but none behind.
+# Reads a value of the common form into its slot in the column. False if the value has another form or is invalid. It
+# may read CELL_LEAD bytes before the value, but none after it.
 ctypedef bint (*FixedReader)(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil
 
-# The same for texts: writes up to the value's length or MOST_RENDERED bytes, and scribbles on up to SLACK more;
-# returns the end of what it wrote, or NULL.
+# The same for texts: writes up to the value's length or MOST_RENDERED bytes, and up to SLACK bytes more. Returns the
+# end of the text, or NULL.
 ctypedef uint8_t *(*BytesReader)(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil
 
-cdef FaultCode put_cells(const Cells *cells, size_t *at, Column *out, const Codec *codec) noexcept nogil
-cdef size_t ensure_capacity(Column *out, size_t size, size_t length) noexcept nogil
+cdef FaultCode decode_cells(const Cells *cells, size_t *at, Column *out, const Codec *codec) noexcept nogil
+cdef size_t reserve_value(Column *out, size_t size, size_t length) noexcept nogil
 
 
 cdef inline void close_block(Column *out, size_t n, size_t n_null, bint has_validity) noexcept nogil:
@@ -33,7 +33,7 @@ cdef inline void close_block(Column *out, size_t n, size_t n_null, bint has_vali
         out.valid.size = out.n
 
 
-# Both loops are compiled anew for each pair of readers, which are constants where they are called from.
+# Callers pass constants for the two readers, so that both loops are compiled for each pair of readers.
 
 cdef inline size_t fixed_block(
     FixedReader text,
@@ -104,7 +104,7 @@ cdef inline size_t bytes_block(
         if validity == NULL:
             return start
     ends = <int32_t *>(out.ends.data + out.ends.size)
-    capacity = ensure_capacity(out, out.data.size, 0)
+    capacity = reserve_value(out, out.data.size, 0)
     if capacity == 0:
         return start
     base = out.data.data
@@ -112,7 +112,7 @@ cdef inline size_t bytes_block(
     while i < n:
         if cell.kind == c"t" or cell.kind == c"b":
             if unlikely(cell.length + <size_t>MOST_RENDERED > capacity - <size_t>(to - base)):
-                capacity = ensure_capacity(out, <size_t>(to - base), cell.length)
+                capacity = reserve_value(out, <size_t>(to - base), cell.length)
                 if capacity == 0:
                     break
                 base = out.data.data

@@ -1,11 +1,11 @@
-"""Decodes a column of a block of rows: the loops that block decoders are made of, and the driver that runs them."""
+"""Decodes a column of a block of rows: the loops of block decoders, and the function that runs them."""
 
 from pgdecode._native.arrow.column_builder cimport likely_text, put_null, take_back
 from pgdecode._native.memory.buffers cimport reserve
 
 
-cdef size_t ensure_capacity(Column *out, size_t size, size_t length) noexcept nogil:
-    """Reserve capacity behind `size` bytes of data for a value of that length; returns the new capacity, or 0."""
+cdef size_t reserve_value(Column *out, size_t size, size_t length) noexcept nogil:
+    """Reserve memory after `size` bytes of data for a value of that length. Returns the new capacity, or 0."""
     cdef size_t more = length + MOST_RENDERED
     out.data.size = size
     if more > out.data.capacity - size:
@@ -15,8 +15,8 @@ cdef size_t ensure_capacity(Column *out, size_t size, size_t length) noexcept no
     return out.data.capacity if out.data.capacity < <size_t>MAX_DATA else <size_t>MAX_DATA
 
 
-cdef FaultCode put_cells(const Cells *cells, size_t *at, Column *out, const Codec *codec) noexcept nogil:
-    """Append the values of cells from `at` on; after a fault the column ends before that cell, and `at` is there."""
+cdef FaultCode decode_cells(const Cells *cells, size_t *at, Column *out, const Codec *codec) noexcept nogil:
+    """Append the values of cells from `at` on. After a fault, `at` is the bad cell, and the column ends before it."""
     cdef FaultCode code
     cdef const Cell *cell
     cdef size_t n

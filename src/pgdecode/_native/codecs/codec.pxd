@@ -8,29 +8,28 @@ from pgdecode._native.arrow.column_builder cimport Column
 from pgdecode._native.fault cimport FaultCode
 from pgdecode._native.memory.transcoding cimport Charset
 
-# A decoder gets exactly the value's bytes (no NUL behind them, never a byte more) and appends exactly one item, or
-# returns a fault; it may then leave half an item, which the caller takes back. Faults: FAULT_BAD_VALUE for a value the
+# A decoder gets exactly the bytes of a value: there is no NUL after them. It appends exactly one item, or returns a
+# fault; it may then leave an incomplete item, which the caller removes. Faults: FAULT_BAD_VALUE for a value that the
 # type does not have, FAULT_WRONG_SIZE for a binary value of another length, FAULT_ENCODING for text that is not UTF-8,
-# FAULT_UNREPRESENTABLE, FAULT_TOO_LOW or FAULT_TOO_HIGH for a value that PostgreSQL has and the Arrow type has not
+# FAULT_UNREPRESENTABLE, FAULT_TOO_LOW or FAULT_TOO_HIGH for a value that PostgreSQL has but the Arrow type does not
 # (NaN; below or above its range), FAULT_SETTING for text written under a setting that was not declared.
 ctypedef FaultCode (*Decoder)(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil
 
 cdef struct Cells:
     # One column of a block of rows.
     const Cell *first
-    size_t stride          # cells from one row's to the next
+    size_t stride          # cells from one row to the next
     size_t n
 
-# A block decoder appends the values of cells from `start` on, text and binary ones and nulls, up to the first that is
-# not of the common form; returns how far it came. Other forms, and every fault, are left for the decoders above.
+# A block decoder appends the values of cells from `start` on: text, binary values and nulls, up to the first that does
+# not have the common form. Returns the index of that cell. The decoders above handle other forms, and all faults.
 ctypedef size_t (*BlockDecoder)(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil
 
-# Writes the text of a binary value, up to MOST_WRITTEN bytes; returns its end, or NULL for a value that the type does
-# not have.
+# Writes the text of a binary value, up to MOST_WRITTEN bytes. Returns its end, or NULL for an invalid value.
 ctypedef uint8_t *(*TextWriter)(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil
 
 cdef enum:
-    MOST_WRITTEN = 36      # bytes: 294276-12-31 23:59:59.999999+00 BC, if there were one, has 35
+    MOST_WRITTEN = 36      # bytes: 294276-12-31 23:59:59.999999+00 BC, which does not exist, would have 35
 
 cdef enum:
     # OIDs from pg_type.
@@ -49,24 +48,24 @@ cdef enum:
 cdef struct Codec:
     Decoder from_text
     Decoder from_binary
-    BlockDecoder block     # NULL where a type has none
-    TextWriter write_binary  # of a text form; NULL where it has none
+    BlockDecoder block     # NULL if the type has none
+    TextWriter write_binary  # of a text form; NULL if it has none
     size_t binary_bytes    # of each value that `write_binary` can write
-    const Codec *element   # of an array, range, multirange or vector; NULL elsewhere
-    const Codec *fields    # of a composite in order; of a record all types that its fields may have, ascending by OID
+    const Codec *element   # of an array, range, multirange or vector; otherwise NULL
+    const Codec *fields    # of a composite, in order; of a record, all types that its fields may have, ascending by OID
     size_t n_fields
     int32_t precision      # of a decimal
     int32_t scale
-    uint32_t oid           # of the type, for what names it in its binary form
-    uint8_t delimiter      # between the elements of an array of it: a comma, but a semicolon for box
+    uint32_t oid           # of the type, if its binary form contains OIDs
+    uint8_t delimiter      # between elements of an array of the type: a comma, but a semicolon for box
     bint declared          # by the caller: a domain is accepted, although its OID is not that of its base type
-    int style              # of dates that are not written in style ISO: as datestyles numbers them
-    Charset *charset       # of the text in the binary form; NULL where that is UTF-8
+    int style              # of dates that are not written in style ISO: numbered by datestyles
+    Charset *charset       # of the text in the binary form; NULL for UTF-8
 
 
 cdef inline bint is_of_type(const Codec *codec, uint32_t oid) noexcept nogil:
-    """Whether the OID that a container sends with an element or field is what was to be expected of it."""
-    # FirstGenbkiObjectId, access/transam.h: an OID from there on is a type of the database's own, or a domain of
+    """Whether the OID that a container sends with an element or field is the expected one."""
+    # FirstGenbkiObjectId, access/transam.h: OIDs from there on are of user-defined types, or domains of
     # information_schema.
     return codec.oid == 0 or codec.oid == oid or (codec.declared and oid >= 10000)
 

@@ -1,9 +1,9 @@
-"""Dates and timestamps written under another DateStyle than ISO: put in the order of ISO, then decoded as that.
+"""Dates and timestamps written under another DateStyle than ISO: converted to the order of ISO, then decoded.
 
 SQL: `02/29/2024 04:05:06.7 UTC BC`, German: `29.02.2024 04:05:06.7 UTC BC`, Postgres: `Thu Feb 29 04:05:06.7 2024
 UTC BC`, but dates `02-29-2024`. SQL and Postgres have the day first under DMY. Source: EncodeDateOnly and
-EncodeDateTime, utils/adt/datetime.c. The codec within refuses what is no date; here is only looked at what it does not
-see: separators, names of months and weekdays, zones. Times of day are written alike under every DateStyle.
+EncodeDateTime, utils/adt/datetime.c. The inner codec refuses invalid dates. This module checks what it does not see:
+separators, names of months and weekdays, zones. Times of day are the same under every DateStyle.
 """
 
 from libc.stddef cimport size_t
@@ -12,7 +12,7 @@ from libc.string cimport memcmp, memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column
 from pgdecode._native.codecs.codec cimport Codec, add_codec
-from pgdecode._native.cursor cimport Cursor, bytes_left, take
+from pgdecode._native.cursor cimport Cursor, bytes_left, cursor_of, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_SETTING, FAULT_ZONE, OK, FaultCode
 from pgdecode._native.literals.clock cimport days_from_text, is_digit
 
@@ -25,7 +25,7 @@ cdef enum Style:
     GERMAN
 
 cdef enum:
-    MAX_TEXT = 64        # bytes: more than any of these texts has, and the same in ISO order
+    MAX_TEXT = 64        # bytes: longer than any of these texts, and than the same in ISO order
     MAX_YEAR = 7         # digits: 5874897
     MAX_CLOCK = 15       # 04:05:06.789012
     MAX_ZONE = 10        # MAXTZLEN, datatype/timestamp.h
@@ -36,15 +36,15 @@ cdef struct DateParts:
     size_t n_year
     uint8_t[2] month
     const uint8_t *day         # two digits
-    const uint8_t *weekday     # three letters, NULL where none is written
-    const uint8_t *clock       # NULL where there is none
+    const uint8_t *weekday     # three letters, NULL if there is none
+    const uint8_t *clock       # NULL if there is none
     size_t n_clock
-    Cursor zone                # what follows, without ` BC`
+    Cursor zone                # the rest, without ` BC`
     bint before_christ
 
 
 cdef int style_of(str name) except -1:
-    """The number of a style as SHOW datestyle prints it, or "" for ISO; under YMD the month is first, too."""
+    """The number of a style as SHOW datestyle prints it, or of "" for ISO. Under YMD, the month is first too."""
     style, _, order = name.partition(", ")
     day_first = order == "DMY"
     return {
@@ -56,7 +56,7 @@ cdef int style_of(str name) except -1:
 
 
 cdef inline size_t span(Cursor cursor, size_t most, bint clock) noexcept nogil:
-    """How many digits come next, or bytes of a time of day."""
+    """Number of digits, or of bytes of a time of day, that come next."""
     cdef size_t n = 0
     while n <= most and cursor.at != cursor.end:
         if not is_digit(cursor.at[0]) and not (clock and (cursor.at[0] == c":" or cursor.at[0] == c".")):
@@ -123,7 +123,7 @@ cdef bint take_words(Cursor *cursor, bint day_first, DateParts *parts) noexcept 
 
 
 cdef bint take_parts(Cursor cursor, int style, DateParts *parts) noexcept nogil:
-    """Find the parts of a text that has the shape of the style."""
+    """Find the parts of a text in the style."""
     cdef bint day_first = style == SQL_DMY or style == POSTGRES_DMY or style == GERMAN
     cdef uint8_t separator = c"/" if style == SQL_MDY or style == SQL_DMY else c"." if style == GERMAN else c"-"
     parts.weekday = parts.clock = NULL
@@ -136,7 +136,7 @@ cdef bint take_parts(Cursor cursor, int style, DateParts *parts) noexcept nogil:
             return False
     elif not take_numbers(&cursor, separator, day_first, parts):
         return False
-    # Style Postgres writes timestamps in words alone.
+    # Style Postgres writes months of timestamps only as words.
     elif separator != c"-" and bytes_left(cursor):
         if not (take_byte(&cursor, c" ") and take_clock(&cursor, parts)):
             return False
@@ -161,7 +161,7 @@ cdef FaultCode write_zone(uint8_t *text, size_t *at, Cursor zone) noexcept nogil
         return OK
     if n > MAX_ZONE:
         return FAULT_BAD_VALUE
-    # A database of zones abbreviates to +0530; SET TIME ZONE to a number, to +05:30 or +100.
+    # Named zones are abbreviated to +0530. SET TIME ZONE with a number gives +05:30 or +100.
     packed = n == 5 or (n == 7 and p[3] != c":" and p[4] != c":")
     for i in range(n):
         if packed and (i == 3 or i == 5):
@@ -173,7 +173,7 @@ cdef FaultCode write_zone(uint8_t *text, size_t *at, Cursor zone) noexcept nogil
 
 
 cdef bint has_weekday(const uint8_t *date, const DateParts *parts) noexcept nogil:
-    """Whether the weekday is that of the date, which is written in ISO order; true where there is no such date."""
+    """Whether the weekday is that of the date in ISO order; true if there is no such date."""
     cdef const char *names = b"SunMonTueWedThuFriSat"
     cdef int64_t days = 0
     cdef int64_t weekday
@@ -186,21 +186,19 @@ cdef bint has_weekday(const uint8_t *date, const DateParts *parts) noexcept nogi
 
 
 cdef FaultCode styled_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append a date, timestamp or timestamptz of the declared style, or one that is infinite.
+    """Append a date, timestamp or timestamptz of the declared style, or an infinite one.
 
-    Faults: SETTING for text of another style; ZONE for an abbreviation that names no offset; BAD_VALUE for a weekday
-    that the date has not; those of the codec within.
+    Faults: SETTING for text of another style; ZONE for an abbreviation that does not identify an offset; BAD_VALUE for
+    a wrong weekday; those of the inner codec.
     """
     cdef uint8_t[MAX_TEXT] text
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef DateParts parts
     cdef size_t at
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     if length > MAX_TEXT - 16 or not take_parts(cursor, codec.style, &parts):
         code = codec.element.from_text(value, length, out, codec.element)
-        # An ISO text has been decoded; it was not written under this style.
+        # The text is ISO: it was not written under this style.
         return FAULT_SETTING if code == OK else code
     memcpy(text, parts.year, parts.n_year)
     at = parts.n_year
@@ -227,7 +225,7 @@ cdef FaultCode styled_from_text(const uint8_t *value, size_t length, Column *out
 cdef FaultCode styled_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a value whose binary form no setting changes. Faults: those of the codec within."""
+    """Append a value whose binary form does not depend on a setting. Faults: those of the inner codec."""
     return codec.element.from_binary(value, length, out, codec.element)
 
 

@@ -34,7 +34,7 @@ from pgdecode._native.literals.clock cimport (
 )
 
 cdef enum:
-    # A zone can put the local date seven days past the range; further ones are refused before they could overflow.
+    # A zone can move the local date seven days past the range. Later dates are refused before they could overflow.
     ZONE_DAYS = 7
 
 
@@ -57,7 +57,7 @@ cdef bint of_other_style(const uint8_t *value, size_t length) noexcept nogil:
             if i != 2 and i != 5 and not is_digit(value[i]):
                 return False
         return True
-    # ISO but for a zone that is named.
+    # ISO, except for the name of a zone.
     n_year = year_digits(value, length)
     if n_year == 0 or length < n_year + 19 or not is_digit(value[0]) or not is_digit(value[n_year + 14]):
         return False
@@ -70,7 +70,10 @@ cdef bint of_other_style(const uint8_t *value, size_t length) noexcept nogil:
 
 
 cdef FaultCode why_not(const uint8_t *value, size_t length) noexcept nogil:
-    """The fault of text that is no date or timestamp of style ISO; apart, so that decoders stay small."""
+    """The fault of text that is not a date or timestamp of style ISO.
+
+    A separate function, so that decoders stay small.
+    """
     if length == 8 and memcmp(value, b"infinity", 8) == 0:
         return FAULT_TOO_HIGH
     if length == 9 and memcmp(value, b"-infinity", 9) == 0:
@@ -180,7 +183,7 @@ cdef inline FaultCode put_moment(Column *out, int64_t us) noexcept nogil:
 
 
 cdef inline FaultCode put_moment_of_text(const uint8_t *value, size_t length, Column *out, bint zoned) noexcept nogil:
-    """Append a timestamp of `YYYY-MM-DD HH:MM:SS[.ffffff][+HH[:MM[:SS]]][ BC]`; the offset is there if zoned."""
+    """Append a timestamp of `YYYY-MM-DD HH:MM:SS[.ffffff][+HH[:MM[:SS]]][ BC]`. Only zoned types have the offset."""
     cdef int64_t days = 0
     cdef int64_t us = 0
     cdef int64_t east = 0
@@ -203,7 +206,8 @@ cdef inline FaultCode put_moment_of_text(const uint8_t *value, size_t length, Co
             return why_not(value, length)
     if unlikely(value[n_year + 6] != c" " or not days_from_text(value, n_year, before_christ, &days)):
         return why_not(value, length)
-    # Unlike times, timestamps are printed from a day and a time in it: 24:00:00 and second 60 do not come out.
+    # Unlike times, timestamps are printed from a day and a time of that day, so that 24:00:00 and second 60 do not
+    # occur.
     if unlikely(not time_of_day(value + n_year + 7, clock_end - n_year - 7, &us)):
         return why_not(value, length)
     days -= UNIX_TO_POSTGRES_DAYS
@@ -377,7 +381,7 @@ cdef enum:
 
 
 cdef FaultCode put_timetz(Column *out, int64_t us, int64_t east) noexcept nogil:
-    """Append a time of day with its offset as timetz_out prints it (EncodeTimeOnly, utils/adt/datetime.c)."""
+    """Append a time of day with its offset, as timetz_out prints it (EncodeTimeOnly, utils/adt/datetime.c)."""
     cdef uint8_t[TIMETZ_BYTES] text
     cdef uint8_t *at = write_offset(write_clock(text, <uint64_t>us), east)
     return put_bytes(out, text, <size_t>(at - text))

@@ -1,9 +1,10 @@
-"""float4 and float8: text rounded correctly whatever its length, by integers alone, and IEEE 754 bits.
+"""float4 and float8: text of any length, rounded correctly with integers, and IEEE 754 bits.
 
-The digits times a power of five with 128 bits decide nearly every literal (D. Lemire, "Number Parsing at a Gigabyte
-per Second", 2021; that no fallback is needed up to 19 digits: N. Mushtak and D. Lemire, 2023). Of longer literals 19
-digits are a lower bound, and one more in the last place an upper; where the two round apart, the literal is compared
-with the number halfway between, exactly. No step asks the processor's rounding mode, or the locale as strtod does.
+The digits times a power of five with 128 bits decide nearly all literals (D. Lemire, "Number Parsing at a Gigabyte
+per Second", 2021; no fallback is needed up to 19 digits: N. Mushtak and D. Lemire, 2023). For longer literals, 19
+digits are a lower bound, and the next larger number is an upper bound. If they are rounded differently, the literal is
+compared exactly with the midpoint. The result does not depend on the processor's rounding mode or, unlike strtod's, on
+the locale.
 """
 
 from libc.stddef cimport size_t
@@ -26,8 +27,8 @@ cdef enum:
     LAST_POWER = 308     # a larger power of ten is no float8
     N_POWERS = 651
 
-# Powers of five in 128 bits, the highest of them set, high word first: rounded down, but up where negative.
-# Filled once, below, and constant from then on.
+# Powers of five in 128 bits, normalised, high word first: rounded down, but up for negative powers. The table is filled
+# once, below.
 cdef uint64_t FIVES[2 * N_POWERS]
 
 cdef struct Format:
@@ -36,15 +37,15 @@ cdef struct Format:
     int infinite    # the exponent of infinity
     int64_t first   # powers of ten outside of these make every word 0 or infinite
     int64_t last
-    int64_t first_tie   # powers of ten outside of these leave no word halfway between two floats
+    int64_t first_tie   # powers of ten outside of these do not make a word a midpoint between two floats
     int64_t last_tie
     uint64_t largest    # the largest float, cut to 17 digits ...
-    int64_t power       # ... times ten to this
-    int most_digits     # that a server writes at extra_float_digits = 0: FLT_DIG, DBL_DIG
+    int64_t power       # ... times ten to this power
+    int most_digits     # digits that a server writes at extra_float_digits = 0: FLT_DIG, DBL_DIG
 
 
 cdef int fill_powers() except -1:
-    """Fill the table by Python's integers."""
+    """Fill the table with Python's integers."""
     cdef int at = 0
     for power in range(FIRST_POWER, LAST_POWER + 1):
         five = 5 ** abs(power)
@@ -63,7 +64,10 @@ fill_powers()
 
 
 cdef inline Format format_of(bint single) noexcept nogil:
-    """What the two types differ in; `single` is known where this is compiled, and so then is all of it."""
+    """The differences between the two types.
+
+    `single` is a constant for callers, so that the compiler knows the result.
+    """
     cdef Format format
     format.bits = 23 if single else 52
     format.bias = 127 if single else 1023
@@ -86,7 +90,7 @@ cdef inline uint64_t infinity(bint single) noexcept nogil:
 
 
 cdef inline uint64_t nearest(uint64_t word, int64_t power, bint single) noexcept nogil:
-    """Bits of the float nearest to word * 10**power, of two the even one; infinity past the largest."""
+    """Bits of the float nearest to word * 10**power, the even one of two; infinity past the largest."""
     cdef Format format = format_of(single)
     cdef uint64_t precision = <uint64_t>0xFFFFFFFFFFFFFFFF >> (format.bits + 3)
     cdef uint64_t low, high = 0, more = 0, mantissa
@@ -102,7 +106,7 @@ cdef inline uint64_t nearest(uint64_t word, int64_t power, bint single) noexcept
     five = &FIVES[2 * (power - FIRST_POWER)]
     low = product(word, five[0], &high)
     if unlikely(high & precision == precision):
-        # A carry from the lower half may reach the bits that count.
+        # A carry from the lower half may reach the relevant bits.
         product(word, five[1], &more)
         low += more
         high += low < more
@@ -119,13 +123,13 @@ cdef inline uint64_t nearest(uint64_t word, int64_t power, bint single) noexcept
         if mantissa << shift == high:
             mantissa &= ~<uint64_t>1
     mantissa = (mantissa + (mantissa & 1)) >> 1
-    # The mantissa's leading bit is added to the exponent, and so is a carry of the rounding.
+    # The leading bit of the mantissa is added to the exponent, and so is a carry of the rounding.
     mantissa += <uint64_t>(exponent - 1) << format.bits
     return mantissa if mantissa < infinity(single) else infinity(single)
 
 
 cdef uint64_t exactly(const Literal *literal, uint64_t lower, bint single) noexcept nogil:
-    """Bits of the float nearest to a literal that lies between a float and the next, of two the even one."""
+    """Bits of the float nearest to a literal between a float and the next one, the even one of two."""
     cdef Format format = format_of(single)
     cdef int64_t exponent = <int64_t>(lower >> format.bits)
     cdef uint64_t mantissa = lower & ((<uint64_t>1 << format.bits) - 1)
@@ -139,7 +143,7 @@ cdef uint64_t exactly(const Literal *literal, uint64_t lower, bint single) noexc
 
 
 cdef uint64_t nearest_of_many(Literal *literal, bint single) noexcept nogil:
-    """Bits of the float nearest to a literal of more digits than a word holds."""
+    """Bits of the float nearest to a literal with more digits than fit into a word."""
     cdef uint64_t word = 0, lower
     cdef int64_t power
     cdef size_t n, i
@@ -158,7 +162,10 @@ cdef uint64_t nearest_of_many(Literal *literal, bint single) noexcept nogil:
 
 
 cdef inline FaultCode round_literal(Literal *literal, bint single, uint64_t *bits) noexcept nogil:
-    """Round a literal to a float's bits. Faults: OUT_OF_RANGE for what rounds to infinity or 0, which bits then is."""
+    """Round a literal to the bits of a float.
+
+    Faults: OUT_OF_RANGE if the result is infinity, or 0 for another literal.
+    """
     cdef Format format = format_of(single)
     cdef bint nonzero
     if unlikely(literal.kind != KIND_FINITE):
@@ -185,7 +192,7 @@ cdef FaultCode float8_of_literal(Literal *literal, uint64_t *bits) noexcept nogi
 cdef bint is_largest_rounded(const Literal *literal, bint single) noexcept nogil:
     """Whether a literal is the largest float, rounded to as few digits as a server writes at extra_float_digits < 1.
 
-    For a float8 of PostgreSQL 10 and 11 by default that is 1.79769313486232e+308, which no float8 is near to.
+    For a float8 of PostgreSQL 10 and 11 by default, it is 1.79769313486232e+308, which is too large for a float8.
     """
     cdef Format format = format_of(single)
     cdef int64_t power = literal.exponent - <int64_t>literal.n_fraction - format.power
@@ -194,7 +201,7 @@ cdef bint is_largest_rounded(const Literal *literal, bint single) noexcept nogil
     cdef int n
     if literal.n_whole + literal.n_fraction > <size_t>WORD_DIGITS:
         return False
-    # As many units of the largest float's 17 digits, where it is a whole number of them.
+    # Convert to units of the largest float's last digit of 17, if it is a whole number of them.
     while power > 0 and word and word < TENS[18]:
         word *= 10
         power -= 1
@@ -213,10 +220,10 @@ cdef bint is_largest_rounded(const Literal *literal, bint single) noexcept nogil
 cdef inline FaultCode take_float(
     const uint8_t *value, size_t length, bint single, uint64_t *bits
 ) noexcept nogil:
-    """Read a float's text into its bits.
+    """Read the text of a float into its bits.
 
-    Faults: BAD_VALUE; TOO_HIGH and TOO_LOW for the largest float written with fewer digits than it has; OUT_OF_RANGE
-    for all else that rounds to infinity, and what rounds to 0.
+    Faults: BAD_VALUE; TOO_HIGH and TOO_LOW for the largest float written with too few digits; OUT_OF_RANGE for all
+    other literals that are rounded to infinity or to 0.
     """
     cdef Literal literal
     cdef FaultCode code = scan_literal(value, length, &literal)
@@ -291,12 +298,12 @@ cdef inline bint float_text(const uint8_t *value, size_t length, bint single, ui
     n = length - negative
     if unlikely(n - 1 >= 20):
         return False
-    # The first eight bytes without the points in them; the high bit of the first 0 marks its place.
+    # The first eight bytes, with points as zeros. The high bit of the first zero marks its position.
     points = be64(value + length - 8) << (64 - 8 * n) if n <= 8 else be64(value + negative)
     points ^= <uint64_t>0x2E2E2E2E2E2E2E2E
     points = (points - <uint64_t>0x0101010101010101) & ~points & <uint64_t>0x8080808080808080
     if points == 0:
-        # No point, or one too far behind.
+        # There is no point, or it is not in these bytes.
         if n > 8 or not digits_before(value + length, n, &word):
             return False
         n_fraction = 0
@@ -356,9 +363,9 @@ cdef size_t float8_block(const Cells *cells, size_t start, Column *out, const Co
 
 
 cdef enum:
-    # A float8 and the halfway to the next have at most 767 digits: digits past these 800 only say "a bit more".
+    # The midpoint between two float8 has at most 767 digits. Digits after 800 matter only if any is not 0.
     EXACT_DIGITS = 800
-    # 801 digits are 2661 bits, and what they are compared with is nearly the same number: 84 limbs.
+    # 801 digits are 2661 bits, and the number to compare has nearly the same size: 84 limbs.
     N_LIMBS = 96
 
 cdef struct Big:
@@ -411,7 +418,7 @@ cdef int big_order(const Big *a, const Big *b) noexcept nogil:
 
 
 cdef int64_t take_digits(const Literal *literal, Big *big) noexcept nogil:
-    """Make an integer of the first `EXACT_DIGITS` digits, and a last 1 if others follow; the power of ten it is of."""
+    """Make an integer of the first `EXACT_DIGITS` digits, and a last 1 if others follow. Returns its power of ten."""
     cdef size_t n = literal.n_whole + literal.n_fraction
     cdef size_t kept = n if n < <size_t>EXACT_DIGITS else <size_t>EXACT_DIGITS
     cdef size_t i
@@ -431,8 +438,8 @@ cdef int64_t take_digits(const Literal *literal, Big *big) noexcept nogil:
 cdef int order_of(const Literal *literal, uint64_t mantissa, int64_t exponent) noexcept nogil:
     """-1, 0 or 1 as a literal's magnitude is less than, equal to or greater than mantissa * 2**exponent.
 
-    The literal is an integer times a power of ten. What of the powers is not common to both is multiplied in on the
-    side that keeps integers, and the integers are compared.
+    The literal is an integer times a power of ten. Each side is multiplied by the powers that keep both integers, and
+    the integers are compared.
     """
     cdef Big number, other
     cdef int64_t power = take_digits(literal, &number)

@@ -15,7 +15,7 @@ from pgdecode._native.literals.shortest_float cimport MAX_FLOAT_TEXT, write_floa
 cdef enum:
     POINT = 16  # bytes: two float8
     CUBE_MAX_DIM = 100  # contrib/cube/cubedata.h
-    POINT_BIT = 0x80000000  # likewise: the upper corner, which is the lower one, is not sent
+    POINT_BIT = 0x80000000  # also contrib/cube/cubedata.h: the upper corner equals the lower one, and is not sent
 
 
 cdef inline double float8_at(const uint8_t *value) noexcept nogil:
@@ -27,7 +27,7 @@ cdef inline double float8_at(const uint8_t *value) noexcept nogil:
 
 
 cdef FaultCode add_numbers(Column *out, const uint8_t *numbers, size_t n, bint spaced=False) noexcept nogil:
-    """Add float8 numbers, commas between, perhaps with a space behind each."""
+    """Add float8 numbers, separated by commas, perhaps with a space after each."""
     cdef uint8_t[MAX_FLOAT_TEXT + 2] text
     cdef size_t i
     cdef size_t between = 0
@@ -45,7 +45,7 @@ cdef FaultCode add_numbers(Column *out, const uint8_t *numbers, size_t n, bint s
 
 
 cdef FaultCode add_points(Column *out, const uint8_t *points, size_t n) noexcept nogil:
-    """Add points as (x,y), commas between, as path_encode does (utils/adt/geo_ops.c). Faults: LIMIT_VALUE."""
+    """Add points as (x,y), separated by commas, as path_encode does (utils/adt/geo_ops.c). Faults: LIMIT_VALUE."""
     cdef size_t start = out.data.size
     cdef size_t i
     cdef FaultCode code = OK
@@ -75,7 +75,7 @@ cdef FaultCode put_enclosed(
 
 
 cdef FaultCode check_count(const uint8_t *count, size_t length) noexcept nogil:
-    """Whether so many points, at least one, are what is left after the count."""
+    """Whether exactly `n` points, at least one, follow the count."""
     cdef int32_t n = <int32_t>be32(count)
     if n <= 0:
         return FAULT_BAD_VALUE
@@ -113,7 +113,7 @@ cdef FaultCode path_from_binary(const uint8_t *value, size_t length, Column *out
 cdef FaultCode box_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Append one box: its upper right and its lower left corner, in the order sent. Faults: WRONG_SIZE.
 
-    Source: box_send, utils/adt/geo_ops.c; box_recv would put corners in order, but box_send never sends others.
+    Source: box_send, utils/adt/geo_ops.c. box_recv would order the corners, but box_send always sends them in order.
     """
     cdef FaultCode code = FAULT_WRONG_SIZE
     if length == 2 * POINT:
@@ -143,7 +143,7 @@ cdef FaultCode line_from_binary(const uint8_t *value, size_t length, Column *out
         return FAULT_WRONG_SIZE
     a = float8_at(value)
     b = float8_at(value + 8)
-    # EPSILON of utils/geo_decls.h: what is nearer to zero is zero.
+    # EPSILON of utils/geo_decls.h: numbers nearer to zero are zero.
     if -1e-6 <= a <= 1e-6 and -1e-6 <= b <= 1e-6:
         return FAULT_BAD_VALUE
     code = add_bytes(out, b"{", 1)
@@ -177,7 +177,7 @@ cdef FaultCode circle_from_binary(const uint8_t *value, size_t length, Column *o
 
 
 cdef FaultCode cube_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one cube: the number of dimensions in 4 bytes, with POINT_BIT where only one corner follows; the corners.
+    """Append one cube: the number of dimensions in 4 bytes, with POINT_BIT if only one corner follows; the corners.
 
     Faults: WRONG_SIZE, BAD_VALUE past CUBE_MAX_DIM. Source: cube_send, cube_recv and cube_out, contrib/cube/cube.c.
     """
@@ -212,7 +212,7 @@ cdef FaultCode add_corner(Column *out, const uint8_t *numbers, size_t n) noexcep
 
 
 cdef bint are_equal(const uint8_t *ours, const uint8_t *others, size_t n) noexcept nogil:
-    """Whether float8 numbers are, as C compares them: zeros of both signs are, and a NaN equals nothing."""
+    """Whether float8 numbers are equal, as in C: zeros of both signs are, and a NaN equals nothing."""
     cdef size_t i
     for i in range(n):
         if float8_at(ours + 8 * i) != float8_at(others + 8 * i):

@@ -1,7 +1,7 @@
 """interval: text of all four IntervalStyles, and binary.
 
-No two styles print one text for different intervals, so each text shows its style. Text that interval_in would
-take differently under different settings (`-1 days 02:03:04`) is printed under none, and is refused.
+No two styles print the same text for different intervals, so that each text shows its style. Text that interval_in
+would understand differently under different settings (`-1 days 02:03:04`) is never printed, and is refused.
 """
 
 from libc.stddef cimport size_t
@@ -10,7 +10,7 @@ from libc.string cimport memcmp
 
 from pgdecode._native.arrow.column_builder cimport Column, mark, put_int32, put_int64
 from pgdecode._native.codecs.codec cimport Codec, add_codec
-from pgdecode._native.cursor cimport Cursor, be32, be64, bytes_left
+from pgdecode._native.cursor cimport Cursor, be32, be64, bytes_left, cursor_of
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_SETTING, FAULT_TOO_HIGH, FAULT_TOO_LOW, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
 )
@@ -23,7 +23,7 @@ cdef extern from *:
     const int64_t MAX_HOURS
 
 cdef enum:
-    MAX_DIGITS = 10  # as many as MAX_HOURS
+    MAX_DIGITS = 10  # of MAX_HOURS
 
 cdef enum Unit:
     YEARS
@@ -40,7 +40,7 @@ cdef struct Interval:
     int64_t us
 
 cdef struct Number:
-    int sign         # of the text: -1, 1, or 0 where there is none
+    int sign         # of the text: -1, 1, or 0 if there is none
     int n_digits
     int64_t whole    # magnitude
     int64_t us       # of a fraction of seconds
@@ -52,7 +52,7 @@ cdef inline bint at_end(const Cursor *cursor) noexcept nogil:
 
 
 cdef inline bint take_byte(Cursor *cursor, uint8_t byte) noexcept nogil:
-    """Step over a byte, if it comes next."""
+    """Skip a byte, if it comes next."""
     if cursor.at == cursor.end or cursor.at[0] != byte:
         return False
     cursor.at += 1
@@ -87,7 +87,7 @@ cdef bint take_fraction(Cursor *cursor, Number *number) noexcept nogil:
 
 
 cdef bint take_number(Cursor *cursor, Number *number) noexcept nogil:
-    """Read a whole number, which may have a sign."""
+    """Read a whole number with an optional sign."""
     number.sign = -1 if take_byte(cursor, c"-") else take_byte(cursor, c"+")
     number.us = 0
     number.fractional = False
@@ -95,7 +95,10 @@ cdef bint take_number(Cursor *cursor, Number *number) noexcept nogil:
 
 
 cdef bint take_clock(Cursor *cursor, Number *hours, int64_t *us) noexcept nogil:
-    """Read `:MM:SS[.ffffff]` behind hours into the whole time's microseconds, with the hours' sign."""
+    """Read `:MM:SS[.ffffff]` after hours.
+
+    The result is the microseconds of the whole time, with the sign of the hours.
+    """
     cdef Number minutes, seconds
     cdef uint64_t size
     if not take_byte(cursor, c":") or not take_digits(cursor, &minutes) or not take_byte(cursor, c":"):
@@ -115,7 +118,7 @@ cdef bint take_clock(Cursor *cursor, Number *hours, int64_t *us) noexcept nogil:
 
 
 cdef bint add(Interval *interval, Unit unit, int sign, const Number *number) noexcept nogil:
-    """Add so many units; False past int64. Months and days are checked when they are put."""
+    """Add units; False past int64. Months and days are checked when they are appended."""
     cdef int64_t us
     if number.fractional and unit != SECONDS:
         return False
@@ -140,7 +143,7 @@ cdef bint add(Interval *interval, Unit unit, int sign, const Number *number) noe
 
 
 cdef Unit take_unit(Cursor *cursor) noexcept nogil:
-    """Read a unit's name, in the singular or the plural; N_UNITS where there is none."""
+    """Read the name of a unit, in the singular or plural; N_UNITS if there is none."""
     cdef const char *names = b"yearmon day hourmin sec "
     cdef size_t length
     cdef int i
@@ -155,7 +158,7 @@ cdef Unit take_unit(Cursor *cursor) noexcept nogil:
 
 
 cdef FaultCode verbose_from_text(Cursor cursor, Interval *interval) noexcept nogil:
-    """Read what follows `@` in style postgres_verbose: ` 1 year -2 days 3.5 secs ago`."""
+    """Read the text after `@` in style postgres_verbose: ` 1 year -2 days 3.5 secs ago`."""
     cdef int ago = 1
     cdef int before = -1
     cdef Number number
@@ -173,8 +176,8 @@ cdef FaultCode verbose_from_text(Cursor cursor, Interval *interval) noexcept nog
         unit = take_unit(&cursor)
         if unit == N_UNITS or <int>unit <= before or number.sign > 0:
             return FAULT_BAD_VALUE
-        # `ago` turns all signs so that the first field has none. Before 15, where -2147483648 cannot be turned, it is
-        # left as it is: the first field then has a sign, and hours behind it could mean either sign.
+        # `ago` negates all fields, so that the first one has no sign. Before 15, the first field keeps its sign if it
+        # is -2147483648, which cannot be negated. The sign of hours after it could then mean either.
         if number.sign and (before < 0 or ago < 0 and unit == HOURS and number.whole == -<int64_t>INT32_MIN):
             return FAULT_BAD_VALUE
         if not add(interval, unit, -ago if number.sign else ago, &number):
@@ -185,7 +188,7 @@ cdef FaultCode verbose_from_text(Cursor cursor, Interval *interval) noexcept nog
 
 
 cdef FaultCode iso_8601_from_text(Cursor cursor, Interval *interval) noexcept nogil:
-    """Read what follows `P` in style iso_8601: `1Y-2M3DT4H5M-6.789S`."""
+    """Read the text after `P` in style iso_8601: `1Y-2M3DT4H5M-6.789S`."""
     cdef const char *names = b"YMDHMS"
     cdef int next_unit = YEARS
     cdef Number number
@@ -195,7 +198,7 @@ cdef FaultCode iso_8601_from_text(Cursor cursor, Interval *interval) noexcept no
         if not take_number(&cursor, &number) or not take_fraction(&cursor, &number):
             return FAULT_BAD_VALUE
         while True:
-            # A unit past the last one of its half: days before the T, seconds behind it.
+            # This unit is after the last one of its half: days before the T, seconds after it.
             if next_unit == N_UNITS:
                 return FAULT_BAD_VALUE
             if take_byte(&cursor, <uint8_t>names[next_unit]):
@@ -213,7 +216,7 @@ cdef FaultCode iso_8601_from_text(Cursor cursor, Interval *interval) noexcept no
 
 
 cdef FaultCode postgres_from_text(Cursor cursor, Number number, Interval *interval) noexcept nogil:
-    """Read what follows the first number in style postgres: `-1 years +2 mons 3 days 04:05:06`."""
+    """Read the text after the first number in style postgres: `-1 years +2 mons 3 days 04:05:06`."""
     cdef bint negative = number.sign < 0
     cdef int n_signs = 0
     cdef int before = -1
@@ -231,12 +234,12 @@ cdef FaultCode postgres_from_text(Cursor cursor, Number number, Interval *interv
                 continue
         elif not take_clock(&cursor, &number, &interval.us) or not at_end(&cursor):
             return FAULT_BAD_VALUE
-        # IntervalStyle sql_standard would take a lone leading sign to be all fields' (DecodeInterval).
+        # IntervalStyle sql_standard would apply a single leading sign to all fields (DecodeInterval).
         return FAULT_SETTING if negative and n_signs == 1 and before >= 0 else OK
 
 
 cdef FaultCode sql_standard_from_text(Cursor cursor, Number number, Interval *interval) noexcept nogil:
-    """Read what follows the first number in style sql_standard: `1-2`, `-3 4:05:06`, or `+1-2 -3 +4:05:06`."""
+    """Read the text after the first number in style sql_standard: `1-2`, `-3 4:05:06`, or `+1-2 -3 +4:05:06`."""
     cdef Number months, days
     cdef int sign = -1 if number.sign < 0 else 1
     if take_byte(&cursor, c"-"):
@@ -252,25 +255,25 @@ cdef FaultCode sql_standard_from_text(Cursor cursor, Number number, Interval *in
         days = number
         if not take_number(&cursor, &number) or not take_clock(&cursor, &number, &interval.us) or not at_end(&cursor):
             return FAULT_BAD_VALUE
-        # Printed with all three signs. With a leading minus alone, the setting would decide what it applies to.
+        # All three signs are printed. With only a leading minus, the setting would decide to which fields it applies.
         if days.sign and sign and number.sign:
             return OK
         return FAULT_SETTING if days.sign < 0 and not sign and not number.sign else FAULT_BAD_VALUE
-    # One sign is that of both fields.
+    # A single sign applies to both fields.
     interval.days = sign * number.whole
     if not take_byte(&cursor, c" ") or not take_digits(&cursor, &days):
         return FAULT_BAD_VALUE
     days.sign = number.sign
     if number.sign > 0 or not take_clock(&cursor, &days, &interval.us) or not at_end(&cursor):
         return FAULT_BAD_VALUE
-    # This style does not pad hours, so this was not printed so; under style postgres it would mean something else.
+    # This style does not pad hours. Padded text would mean something else under style postgres.
     if number.sign and days.n_digits > 1 and days.whole < 10:
         return FAULT_SETTING
     return OK
 
 
 cdef FaultCode put_interval(Column *out, const Interval *interval) noexcept nogil:
-    """Append three fields. All of them at their ends is infinity, as of 17; before, it was a finite interval."""
+    """Append three fields. If all are at their limits, they are infinity since 17; before, a finite interval."""
     cdef FaultCode code
     cdef int64_t months = interval.months
     cdef int64_t days = interval.days
@@ -291,17 +294,15 @@ cdef FaultCode put_interval(Column *out, const Interval *interval) noexcept nogi
 cdef FaultCode interval_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Append months, days and microseconds of text in any IntervalStyle.
 
-    Faults: TOO_HIGH, TOO_LOW for infinities; SETTING where IntervalStyle would decide the meaning; BAD_VALUE. Source:
+    Faults: TOO_HIGH, TOO_LOW for infinities; SETTING if the meaning depends on IntervalStyle; BAD_VALUE. Source:
     EncodeInterval, utils/adt/datetime.c.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef Number number
     cdef Interval interval
     cdef FaultCode code
     cdef const uint8_t *p
     interval.months = interval.days = interval.us = 0
-    cursor.at = value
-    cursor.end = value + length
     if take_byte(&cursor, c"@"):
         code = verbose_from_text(cursor, &interval)
     elif take_byte(&cursor, c"P"):

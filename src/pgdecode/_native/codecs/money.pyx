@@ -1,4 +1,4 @@
-"""money, with a scale from the caller: only the server's lc_monetary knows how many digits its fraction has."""
+"""money, with a scale from the caller. The number of digits of its fraction depends on the server's lc_monetary."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -19,10 +19,10 @@ cdef struct Amount:
 
 
 cdef FaultCode take_text(const uint8_t *value, size_t length, int32_t scale, Amount *out) noexcept nogil:
-    """Read an amount as printed under any lc_monetary: its digits, whatever stands between and around them.
+    """Read an amount as printed under any lc_monetary: its digits, with any text between and around them.
 
-    Negative is what has a minus, ASCII's or U+2212, or parentheses. Faults: BAD_VALUE without digits, or where the last
-    digits in a row are not as many as the scale; OUT_OF_RANGE past int64. Source: cash_out, utils/adt/cash.c.
+    A minus sign (ASCII's or U+2212) or parentheses make it negative. Faults: BAD_VALUE without digits, or if the last
+    run of digits does not have the length of the scale; OUT_OF_RANGE past int64. Source: cash_out, utils/adt/cash.c.
     """
     cdef size_t n_digits = 0
     cdef size_t n_last = 0
@@ -39,7 +39,7 @@ cdef FaultCode take_text(const uint8_t *value, size_t length, int32_t scale, Amo
                 out.negative = True
             continue
         digit = value[i] - 0x30
-        # One more than int64 has, for the lowest number, whose sign may stand behind it.
+        # The lowest int64 has a larger magnitude than the highest, and its sign may come after it.
         if unlikely(out.magnitude > (most + 1 - digit) // 10):
             return FAULT_OUT_OF_RANGE
         out.magnitude = out.magnitude * 10 + digit
@@ -71,7 +71,7 @@ cdef FaultCode put_number(Column *out, const Amount *amount) noexcept nogil:
 
 
 cdef FaultCode put_text(Column *out, const Amount *amount, int32_t scale) noexcept nogil:
-    """Append an amount to a column of strings, as a numeric is printed: no currency, no groups."""
+    """Append an amount to a column of strings, printed like a numeric: without currency and groups."""
     cdef uint8_t[MAX_DIGITS + 3] text
     cdef uint8_t *at = text
     if amount.negative:

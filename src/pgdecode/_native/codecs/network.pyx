@@ -58,7 +58,7 @@ cdef FaultCode uuid_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef inline uint64_t unlike_hex(uint64_t word) noexcept nogil:
-    """High bits of the bytes that are no hexadecimal digits in lower case."""
+    """High bits of the bytes that are not lower-case hexadecimal digits."""
     cdef uint64_t low = word & <uint64_t>0x7F7F7F7F7F7F7F7F
     # The high bit is set: from 0 on, past 9; from a on, past f.
     cdef uint64_t digit = (low + <uint64_t>0x5050505050505050) & ~(low + <uint64_t>0x4646464646464646)
@@ -70,7 +70,7 @@ cdef inline uint8_t *uuid_text(const uint8_t *value, size_t length, uint8_t *to,
     cdef uint64_t unlike, word
     if unlikely(length != 36):
         return NULL
-    # Hyphens are bytes 8 and 13, 18 and 23: they must be there, and then count as digits.
+    # Bytes 8, 13, 18 and 23 must be hyphens; they are then treated as digits.
     word = be64(value + 8) ^ <uint64_t>0x2D000000002D0000
     unlike = word & <uint64_t>0xFF00000000FF0000 | unlike_hex(word | <uint64_t>0x3000000000300000)
     word = be64(value + 16) ^ <uint64_t>0x00002D000000002D
@@ -147,7 +147,7 @@ cdef size_t uuid_block(const Cells *cells, size_t start, Column *out, const Code
 
 
 cdef FaultCode inet_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one inet or cidr as it is, if it has an address's letters. Faults: BAD_VALUE.
+    """Append one inet or cidr unchanged, if it has only letters of addresses. Faults: BAD_VALUE.
 
     Source: network_out, utils/adt/network.c.
     """
@@ -174,8 +174,9 @@ cdef uint8_t *write_inet4(uint8_t *at, const uint8_t *address) noexcept nogil:
 
 
 cdef uint8_t *write_inet6(uint8_t *at, const uint8_t *address) noexcept nogil:
-    """Write sixteen bytes as pg_inet_net_ntop does (port/inet_net_ntop.c): the first longest run of two or more
-    zero words is ::, and the last four bytes are written as IPv4 where that run implies it.
+    """Write sixteen bytes as pg_inet_net_ntop does (port/inet_net_ntop.c).
+
+    The first longest run of two or more zero words is ::. The last four bytes are IPv4 if that run requires it.
     """
     cdef uint16_t[8] words
     cdef int i, base, n
@@ -207,7 +208,7 @@ cdef uint8_t *write_inet6(uint8_t *at, const uint8_t *address) noexcept nogil:
 
 
 cdef FaultCode put_inet(const uint8_t *value, size_t length, Column *out, bint is_cidr) noexcept nogil:
-    """Append one address: family, prefix length, a flag the server ignores too, address size, address."""
+    """Append one address: family, prefix length, a flag that the server ignores too, address size, address."""
     cdef uint8_t[MAX_INET_TEXT + 16] text
     cdef uint8_t *at = text
     cdef const uint8_t *address = value + 4
@@ -234,7 +235,7 @@ cdef FaultCode put_inet(const uint8_t *value, size_t length, Column *out, bint i
 
 
 cdef FaultCode inet_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one inet: 8 or 20 bytes; the prefix length is left out where it is the address's own.
+    """Append one inet: 8 or 20 bytes. The full prefix length is not printed.
 
     Faults: WRONG_SIZE, BAD_VALUE as network_recv, utils/adt/network.c.
     """
@@ -242,7 +243,7 @@ cdef FaultCode inet_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode cidr_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one cidr: 8 or 20 bytes, no bit set right of the prefix.
+    """Append one cidr: 8 or 20 bytes, without bits to the right of the prefix.
 
     Faults: WRONG_SIZE, BAD_VALUE as network_recv, utils/adt/network.c.
     """
@@ -250,7 +251,7 @@ cdef FaultCode cidr_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode put_mac_text(const uint8_t *value, size_t length, Column *out, size_t size) noexcept nogil:
-    """Append pairs of digits between colons as they are."""
+    """Append pairs of digits, separated by colons, unchanged."""
     cdef size_t i
     if length != 3 * size - 1:
         return FAULT_BAD_VALUE
@@ -261,7 +262,7 @@ cdef FaultCode put_mac_text(const uint8_t *value, size_t length, Column *out, si
 
 
 cdef FaultCode put_mac(const uint8_t *value, size_t length, Column *out, size_t size) noexcept nogil:
-    """Append 6 or 8 bytes in hexadecimal, colons between."""
+    """Append 6 or 8 bytes in hexadecimal, separated by colons."""
     cdef uint8_t[24] text
     cdef uint8_t *at = text
     cdef size_t i
@@ -275,7 +276,7 @@ cdef FaultCode put_mac(const uint8_t *value, size_t length, Column *out, size_t 
 
 
 cdef FaultCode macaddr_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one macaddr as it is: 17 bytes. Faults: BAD_VALUE. Source: macaddr_out, utils/adt/mac.c."""
+    """Append one macaddr unchanged: 17 bytes. Faults: BAD_VALUE. Source: macaddr_out, utils/adt/mac.c."""
     return put_mac_text(value, length, out, 6)
 
 
@@ -285,14 +286,14 @@ cdef FaultCode macaddr_from_binary(const uint8_t *value, size_t length, Column *
 
 
 cdef FaultCode macaddr8_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one macaddr8 as it is: 23 bytes. Faults: BAD_VALUE. Source: macaddr8_out, utils/adt/mac8.c."""
+    """Append one macaddr8 unchanged: 23 bytes. Faults: BAD_VALUE. Source: macaddr8_out, utils/adt/mac8.c."""
     return put_mac_text(value, length, out, 8)
 
 
 cdef FaultCode macaddr8_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append one macaddr8: 8 bytes. Faults: WRONG_SIZE, also for the 6 bytes that only macaddr8_recv knows.
+    """Append one macaddr8: 8 bytes. Faults: WRONG_SIZE, also for 6 bytes, which only macaddr8_recv accepts.
 
     Source: macaddr8_send, utils/adt/mac8.c.
     """
@@ -300,7 +301,7 @@ cdef FaultCode macaddr8_from_binary(
 
 
 cdef FaultCode pg_lsn_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one pg_lsn as it is: two halves of 1 to 8 digits in upper case. Faults: BAD_VALUE.
+    """Append one pg_lsn unchanged: two halves of 1 to 8 digits in upper case. Faults: BAD_VALUE.
 
     Source: pg_lsn_out, utils/adt/pg_lsn.c.
     """
@@ -328,7 +329,7 @@ cdef FaultCode pg_lsn_from_binary(const uint8_t *value, size_t length, Column *o
 
 
 cdef FaultCode tid_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one tid as it is: (block,offset). Faults: BAD_VALUE. Source: tidout, utils/adt/tid.c."""
+    """Append one tid unchanged: (block,offset). Faults: BAD_VALUE. Source: tidout, utils/adt/tid.c."""
     cdef uint64_t[2] numbers
     cdef size_t i
     cdef size_t comma = 0
@@ -339,7 +340,7 @@ cdef FaultCode tid_from_text(const uint8_t *value, size_t length, Column *out, c
         if value[i] == c"," and not comma:
             comma = i
         elif is_digit(value[i]):
-            # 16 digits at most: no overflow before the bounds are checked.
+            # There are at most 16 digits: no overflow before the limits are checked.
             numbers[comma != 0] = numbers[comma != 0] * 10 + (value[i] - c"0")
         else:
             return FAULT_BAD_VALUE

@@ -1,4 +1,4 @@
-"""bool, integers, OIDs, xid8 and money; the floats of the family have a file of their own."""
+"""bool, integers, OIDs, xid8 and money. floats.pyx has the floats."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -40,7 +40,7 @@ cdef bint is_text(const uint8_t *value, size_t length, const char *text, size_t 
 
 
 cdef FaultCode bool_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append a bool: `t` or `f`; `true` and `false` also, as XML and JSON of it say.
+    """Append a bool: `t` or `f`; also `true` and `false`, as XML and JSON write it.
 
     Faults: BAD_VALUE. Source: boolout, utils/adt/bool.c.
     """
@@ -54,7 +54,7 @@ cdef FaultCode bool_from_text(const uint8_t *value, size_t length, Column *out, 
 
 
 cdef FaultCode bool_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append a bool: one byte, 0 or 1. The server would take any other byte for true, but sends none.
+    """Append a bool: one byte, 0 or 1. The server would accept any other byte as true, but never sends one.
 
     Faults: WRONG_SIZE, BAD_VALUE. Source: boolsend, utils/adt/bool.c.
     """
@@ -66,12 +66,12 @@ cdef FaultCode bool_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode long_magnitude(const uint8_t *digits, size_t n, uint64_t *magnitude) noexcept nogil:
-    """Read digits of which there may be more than a word holds: zeros in front, or too many. Faults: OUT_OF_RANGE."""
+    """Check more digits than always fit into a word: there may be leading zeros, or too many. Faults: OUT_OF_RANGE."""
     while n > WORD_DIGITS and digits[0] == c"0":
         digits += 1
         n -= 1
-    # Of twenty digits, those that start with 1 may fit, and have been read modulo 2**64 to less than 2 * 10**18 where
-    # they do not, to at least 10**19 where they do.
+    # Twenty digits that start with 1 may fit. They have been read modulo 2**64: if they do not fit, the result is below
+    # 2 * 10**18; if they do, it is at least 10**19.
     if n > WORD_DIGITS + 1 or n > WORD_DIGITS and (digits[0] != c"1" or magnitude[0] < TENS[WORD_DIGITS]):
         return FAULT_OUT_OF_RANGE
     return OK
@@ -85,7 +85,7 @@ cdef inline FaultCode take_integer(
     cdef const uint8_t *end = value + length
     if unlikely(length == 0):
         return FAULT_BAD_VALUE
-    # Without branches: nothing is as unpredictable as signs.
+    # Without branches, because signs are not predictable.
     negative[0] = value[0] == c"-"
     start = value + (negative[0] | (value[0] == c"+"))
     magnitude[0] = 0
@@ -112,7 +112,7 @@ cdef inline FaultCode take_signed(
 cdef inline FaultCode take_unsigned(
     const uint8_t *value, size_t length, uint64_t largest, uint64_t *number
 ) noexcept nogil:
-    """Read an integer from 0 to largest. The server wraps negative ones around on input; it prints none."""
+    """Read an integer from 0 to largest. The server accepts negative ones on input, but never prints them."""
     cdef bint negative = False
     cdef FaultCode code = take_integer(value, length, &negative, number)
     if unlikely(code != OK):
@@ -121,7 +121,7 @@ cdef inline FaultCode take_unsigned(
 
 
 cdef FaultCode int2_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append an int2: digits with a sign perhaps.
+    """Append an int2: digits with an optional sign.
 
     Faults: BAD_VALUE, OUT_OF_RANGE. Source: int2in, utils/adt/int.c.
     """
@@ -136,7 +136,7 @@ cdef FaultCode int2_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode int4_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append an int4: digits with a sign perhaps.
+    """Append an int4: digits with an optional sign.
 
     Faults: BAD_VALUE, OUT_OF_RANGE. Source: int4in, utils/adt/int.c.
     """
@@ -151,7 +151,7 @@ cdef FaultCode int4_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode int8_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append an int8: digits with a sign perhaps.
+    """Append an int8: digits with an optional sign.
 
     Faults: BAD_VALUE, OUT_OF_RANGE. Source: int8in, utils/adt/int8.c.
     """
@@ -209,7 +209,7 @@ cdef FaultCode xid8_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode money_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append a money to a column of strings, as printed under the server's lc_monetary, which can be any.
+    """Append a money to a column of strings, as printed under any lc_monetary.
 
     Faults: BAD_VALUE if empty, LIMIT_VALUE, ENCODING. Source: cash_out, utils/adt/cash.c.
     """
@@ -221,9 +221,9 @@ cdef FaultCode money_from_text(const uint8_t *value, size_t length, Column *out,
 
 
 cdef FaultCode money_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Refuse a money: eight bytes, big-endian, of a unit that only the server's lc_monetary knows.
+    """Refuse a money: eight bytes, big-endian, in a unit that depends on the server's lc_monetary.
 
-    Faults: WRONG_SIZE, else UNREPRESENTABLE. Source: cash_send, utils/adt/cash.c.
+    Faults: WRONG_SIZE, otherwise UNREPRESENTABLE. Source: cash_send, utils/adt/cash.c.
     """
     return FAULT_UNREPRESENTABLE if length == 8 else FAULT_WRONG_SIZE
 
@@ -236,7 +236,7 @@ cdef inline bint bool_text(const uint8_t *value, size_t length, uint8_t *slot, c
         return False
     is_true = value[0] == c"t"
     slot[0] = is_true
-    # Not a comparison with either: that would be a branch, and mispredicted.
+    # A comparison with both letters would be a branch, and would be mispredicted.
     return value[0] == c"f" + is_true * (c"t" - c"f")
 
 
@@ -250,7 +250,7 @@ cdef inline bint bool_binary(const uint8_t *value, size_t length, uint8_t *slot,
 cdef inline bint signed_before(
     const uint8_t *value, size_t length, size_t most_digits, uint64_t largest, uint64_t *number
 ) noexcept nogil:
-    """Read `[-]digits` in two's complement; False for what is longer than the type's largest number."""
+    """Read `[-]digits` in two's complement. False if there are more digits than the type's largest number has."""
     cdef uint64_t negative
     cdef uint64_t magnitude = 0
     cdef size_t n

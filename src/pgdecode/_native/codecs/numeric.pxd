@@ -26,12 +26,12 @@ cdef struct Groups:
     bint negative
     const uint8_t *digits
     size_t n
-    int32_t weight          # of the first group: it counts NBASE**weight
-    int32_t dscale          # digits to show behind the point
+    int32_t weight          # of the first group, in powers of NBASE
+    int32_t dscale          # digits to show after the point
 
 
 cdef inline FaultCode trim(Literal *literal) noexcept nogil:
-    """Leave out zeros at both ends of the digits. Faults: OUT_OF_RANGE for what no numeric holds."""
+    """Remove zeros at both ends of the digits. Faults: OUT_OF_RANGE for numbers that a numeric cannot have."""
     cdef bint in_scale = <int64_t>literal.n_fraction - literal.exponent <= NUMERIC_DSCALE_MAX
     skip_zeros(literal)
     if not in_scale or (
@@ -61,17 +61,17 @@ cdef inline int group_digits(uint16_t group) noexcept nogil:
 
 
 cdef inline int64_t bottom_of(const Groups *groups) noexcept nogil:
-    """The power of ten that the last digit other than 0 counts."""
+    """The power of ten of the last digit other than 0."""
     cdef int64_t group = DEC_DIGITS * (groups.weight - <int64_t>groups.n + 1)
     return group + trailing_zeros(be16(groups.digits + 2 * (groups.n - 1)))
 
 
 cdef inline FaultCode take_groups(const uint8_t *value, size_t length, Groups *out) noexcept nogil:
-    """Read a numeric's binary form, all of it.
+    """Read the binary form of a numeric, all of it.
 
-    Faults: WRONG_SIZE without the whole header; BAD_VALUE where the count of groups is not what is there, for a group,
-    sign or dscale that the server refuses, for groups of NaN and infinities, and for digits that the dscale hides
-    (which the server would cut off, but never sends). Source: numeric_recv and numeric_send, utils/adt/numeric.c.
+    Faults: WRONG_SIZE without the complete header; BAD_VALUE for a wrong count of groups, for a group, sign or dscale
+    that the server refuses, for groups of NaN and infinities, and for digits beyond the dscale (which the server would
+    cut off, but never sends). Source: numeric_recv and numeric_send, utils/adt/numeric.c.
     """
     cdef uint16_t sign
     cdef size_t i

@@ -1,4 +1,4 @@
-"""numeric: as decimals without ever rounding, as float8, and in PostgreSQL's own text."""
+"""numeric: as decimals without rounding, as float8, and as PostgreSQL's text."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
@@ -28,14 +28,14 @@ cdef FaultCode special_fault(Kind kind, bint negative) noexcept nogil:
 
 
 cdef FaultCode fits(int64_t top, int64_t bottom, bint negative, const Codec *codec) noexcept nogil:
-    """Whether digits from the one of 10**(top - 1) down to the one of 10**bottom, neither 0, fit the decimal."""
+    """Whether digits from 10**(top - 1) down to 10**bottom, neither of them 0, fit the decimal."""
     if top + codec.scale > codec.precision:
         return FAULT_TOO_LOW if negative else FAULT_TOO_HIGH
     return FAULT_UNREPRESENTABLE if bottom + codec.scale < 0 else OK
 
 
 cdef FaultCode put_any_literal(Column *out, Literal *literal, const Codec *codec) noexcept nogil:
-    """Append a literal of any shape to a column of decimals."""
+    """Append a literal of any form to a column of decimals."""
     cdef Int128 wide
     cdef int64_t bottom
     cdef FaultCode code
@@ -59,8 +59,8 @@ cdef FaultCode put_any_literal(Column *out, Literal *literal, const Codec *codec
 cdef FaultCode numeric_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Append a numeric to a column of decimals: a decimal literal, all of whose digits must fit.
 
-    Faults: BAD_VALUE, OUT_OF_RANGE for what no numeric holds, UNREPRESENTABLE for digits past the scale and NaN,
-    TOO_LOW and TOO_HIGH past the precision and for infinities. Source: numeric_in, utils/adt/numeric.c.
+    Faults: BAD_VALUE, OUT_OF_RANGE for numbers that a numeric cannot have, UNREPRESENTABLE for digits beyond the scale
+    and NaN, TOO_LOW and TOO_HIGH beyond the precision and for infinities. Source: numeric_in, utils/adt/numeric.c.
     """
     cdef Literal literal
     cdef Int128 wide
@@ -69,7 +69,7 @@ cdef FaultCode numeric_from_text(const uint8_t *value, size_t length, Column *ou
     if unlikely(code != OK):
         return code
     missing = codec.scale - <int64_t>literal.n_fraction
-    # What a column of numeric(p, s) prints, up to 19 digits: the word that has been read is the decimal.
+    # The output of a column of numeric(p, s), up to 19 digits: the word that has been read is the decimal.
     if (
         literal.kind == KIND_FINITE
         and literal.exponent == 0
@@ -111,7 +111,7 @@ cdef FaultCode numeric_from_binary(
     code = fits(top, bottom_of(&groups), groups.negative, codec)
     if unlikely(code != OK):
         return code
-    # At most 38 digits are left, so at most 11 groups. The first four fit a word.
+    # At most 38 digits are left, so at most 11 groups. The first four fit into a word.
     last = groups.n - 1
     for i in range(last):
         group = be16(groups.digits + 2 * i)
@@ -126,7 +126,7 @@ cdef FaultCode numeric_from_binary(
         int128_append(&wide, NBASE, group)
         int128_shift(&wide, <size_t>shift)
     else:
-        # The group's last digits are zeros past the scale: bottom_of has seen to that.
+        # The last digits of the group are zeros beyond the scale, as bottom_of has checked.
         int128_append(&wide, TENS[DEC_DIGITS + shift], group // TENS[-shift])
     return put_decimal(out, wide, groups.negative)
 
@@ -178,7 +178,7 @@ cdef inline bint numeric_binary(const uint8_t *value, size_t length, uint8_t *sl
     shift = DEC_DIGITS * (weight - <int64_t>n + 1) + codec.scale
     if unlikely(length != HEADER + 2 * n or (sign != NUMERIC_POS) & (sign != NUMERIC_NEG)):
         return False
-    # Then no digit is hidden, and all digits with the shift are a word's.
+    # No digit is hidden then, and all digits with the shift fit into a word.
     if unlikely(<int32_t>(header & 0xFFFF) != codec.scale or DEC_DIGITS * (weight + 1) + codec.scale > 18):
         return False
     if n == 0:
@@ -207,12 +207,12 @@ cdef size_t numeric_block(const Cells *cells, size_t start, Column *out, const C
 
 
 cdef enum:
-    # 804 digits: as floats.EXACT_DIGITS has it, what follows 800 digits only says "a bit more".
+    # 804 digits: see floats.EXACT_DIGITS.
     MAX_GROUPS = 201
 
 
 cdef FaultCode put_literal(Column *out, Literal *literal) noexcept nogil:
-    """Append the float8 nearest to a literal; one that no float8 is near to is a fault, as in numeric_float8."""
+    """Append the float8 nearest to a literal. Literals without a near float8 are faults, as in numeric_float8."""
     cdef uint64_t bits = 0
     cdef FaultCode code = float8_of_literal(literal, &bits)
     if code == FAULT_OUT_OF_RANGE:
@@ -228,7 +228,7 @@ cdef FaultCode put_literal(Column *out, Literal *literal) noexcept nogil:
 cdef FaultCode numeric_float8_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append the float8 nearest to a numeric's text; NaN and infinities are themselves.
+    """Append the float8 nearest to a numeric's text, which may be NaN or infinite.
 
     Faults: BAD_VALUE; TOO_HIGH and TOO_LOW past the largest float8, UNREPRESENTABLE below the smallest. Source:
     numeric_float8, utils/adt/numeric.c.
@@ -241,9 +241,9 @@ cdef FaultCode numeric_float8_from_text(
 cdef FaultCode numeric_float8_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append the float8 nearest to a numeric's groups of digits; NaN and infinities are themselves.
+    """Append the float8 nearest to a numeric's groups of digits, which may be NaN or infinite.
 
-    Faults: WRONG_SIZE, BAD_VALUE; the others as of its text. Source: numeric_send, utils/adt/numeric.c.
+    Faults: WRONG_SIZE, BAD_VALUE; the others as for its text. Source: numeric_send, utils/adt/numeric.c.
     """
     cdef uint8_t[MAX_GROUPS * DEC_DIGITS + 1] digits
     cdef Groups groups
@@ -294,9 +294,10 @@ cdef FaultCode put_special(Column *out, Kind kind, bint negative) noexcept nogil
 cdef FaultCode numeric_text_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a numeric to a column of strings: a decimal literal as it stands; NaN and Infinity as printed.
+    """Append a numeric to a column of strings: a decimal literal unchanged; NaN and Infinity as printed.
 
-    Faults: BAD_VALUE, OUT_OF_RANGE for what no numeric holds, LIMIT_VALUE. Source: numeric_in, utils/adt/numeric.c.
+    Faults: BAD_VALUE, OUT_OF_RANGE for numbers that a numeric cannot have, LIMIT_VALUE. Source: numeric_in,
+    utils/adt/numeric.c.
     """
     cdef Literal literal
     cdef FaultCode code
@@ -307,7 +308,7 @@ cdef FaultCode numeric_text_from_text(
         return code
     if unlikely(literal.kind != KIND_FINITE):
         return put_special(out, literal.kind, literal.negative)
-    # Fewer digits than this cannot be too many.
+    # Fewer digits than this are never too many.
     if unlikely(length > NUMERIC_DSCALE_MAX or literal.exponent):
         code = trim(&literal)
         if code != OK:
@@ -324,12 +325,12 @@ cdef inline void write_group(uint8_t *text, uint16_t group) noexcept nogil:
 
 
 cdef inline uint16_t group_at(const Groups *groups, int32_t i) noexcept nogil:
-    """The i-th group; those before the first and behind the last are 0."""
+    """The i-th group; groups before the first and after the last are 0."""
     return be16(groups.digits + 2 * i) if 0 <= i < <int32_t>groups.n else 0
 
 
 cdef FaultCode add_groups(Column *out, const Groups *groups, int32_t i, size_t n_digits) noexcept nogil:
-    """Add so many digits of the groups from the i-th on."""
+    """Add `n` digits of the groups from the i-th on."""
     cdef uint8_t buffer[N_BUFFER]
     cdef size_t used
     cdef FaultCode code = OK
@@ -349,10 +350,10 @@ cdef FaultCode add_groups(Column *out, const Groups *groups, int32_t i, size_t n
 cdef FaultCode numeric_text_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a numeric to a column of strings, as the server prints it: dscale digits behind the point, no -0.
+    """Append a numeric to a column of strings, as the server prints it: dscale digits after the point, no -0.
 
-    The text is bounded by int16 weight and 14 bits of dscale: 147,457 bytes at most, whatever the value claims.
-    Faults: WRONG_SIZE, BAD_VALUE. Source: get_str_from_var, utils/adt/numeric.c.
+    The int16 weight and 14 bits of dscale limit the text to 147,457 bytes for any value. Faults: WRONG_SIZE, BAD_VALUE.
+    Source: get_str_from_var, utils/adt/numeric.c.
     """
     cdef Groups groups
     cdef uint8_t first[DEC_DIGITS]

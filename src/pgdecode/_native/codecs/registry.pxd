@@ -5,7 +5,7 @@ from pgdecode._native.memory.transcoding cimport Charset
 
 
 cdef class CodecTree:
-    """A codec with those of its elements and fields, which stay where they are as long as this object."""
+    """A codec with the codecs of its elements and fields, which are kept in place with this object."""
 
     cdef Codec codec
     cdef CodecTree element

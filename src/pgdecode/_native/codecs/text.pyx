@@ -12,12 +12,12 @@ from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_ENCODING, FAULT_UNKNOWN_TYPE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
 )
 from pgdecode._native.literals.hex_digits cimport pack_digits, put_hex
-from pgdecode._native.literals.rendering cimport MAX_DIGITS, ensure_capacity, write_decimal
+from pgdecode._native.literals.rendering cimport MAX_DIGITS, reserve_text, write_decimal
 from pgdecode._native.memory.utf8 cimport is_plain, utf8_prefix
 
 
 cdef FaultCode check_text(const uint8_t *text, size_t length) noexcept nogil:
-    """Whether it is text as PostgreSQL has it. Faults: BAD_VALUE for a NUL, ENCODING if not UTF-8."""
+    """Check that bytes are text as PostgreSQL has it. Faults: BAD_VALUE for a NUL, ENCODING if not UTF-8."""
     if is_plain(text, length):
         return OK
     if memchr(text, 0, length) != NULL:
@@ -26,18 +26,18 @@ cdef FaultCode check_text(const uint8_t *text, size_t length) noexcept nogil:
 
 
 cdef FaultCode text_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one text as it is. Faults: BAD_VALUE for a NUL, ENCODING. Source: textin, utils/adt/varlena.c."""
+    """Append one text unchanged. Faults: BAD_VALUE for a NUL, ENCODING. Source: textin, utils/adt/varlena.c."""
     cdef FaultCode code = check_text(value, length)
     return put_bytes(out, value, length) if code == OK else code
 
 
 cdef FaultCode text_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one text, whose two forms are the same. Faults and source: as text_from_text; textsend."""
+    """Append one text, whose two forms are the same. Faults and source: those of text_from_text; textsend."""
     return text_from_text(value, length, out, codec)
 
 
 cdef FaultCode opaque_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Of a type known only by its OID, whose text is kept as it is: bytes without a type have no meaning."""
+    """Refuse the binary form of a type that is known only by its OID: the bytes have no meaning. Text is kept."""
     return FAULT_UNKNOWN_TYPE
 
 
@@ -57,7 +57,7 @@ cdef FaultCode versioned_from_binary(
 
 
 cdef FaultCode put_char(Column *out, uint8_t byte) noexcept nogil:
-    """Append a "char" as PostgreSQL 15 and later write it: a byte past ASCII, no text by itself, as \\ooo in octal."""
+    """Append a "char" as PostgreSQL 15 and later write it: a byte that is not ASCII is \\ooo in octal."""
     cdef uint8_t[4] octal
     if not byte & 0x80:
         return put_bytes(out, &byte, byte != 0)
@@ -69,7 +69,7 @@ cdef FaultCode put_char(Column *out, uint8_t byte) noexcept nogil:
 
 
 cdef inline int octal_value(const uint8_t *digits) noexcept nogil:
-    """The byte that three octal digits stand for, -1 where they do not."""
+    """The byte of three octal digits; -1 for other characters."""
     if not (c"0" <= digits[0] <= c"3" and c"0" <= digits[1] <= c"7" and c"0" <= digits[2] <= c"7"):
         return -1
     return (digits[0] - c"0") << 6 | (digits[1] - c"0") << 3 | (digits[2] - c"0")
@@ -98,9 +98,9 @@ cdef FaultCode char_from_binary(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode put_hex_bytes(const uint8_t *digits, size_t length, Column *out) noexcept nogil:
-    """Append the bytes that pairs of hexadecimal digits stand for. Faults: BAD_VALUE."""
+    """Append the bytes of pairs of hexadecimal digits. Faults: BAD_VALUE."""
     cdef size_t n = length >> 1
-    cdef FaultCode code = FAULT_BAD_VALUE if length & 1 else ensure_capacity(out, n)
+    cdef FaultCode code = FAULT_BAD_VALUE if length & 1 else reserve_text(out, n)
     if code != OK:
         return code
     if not put_hex(digits, length, out.data.data + out.data.size):
@@ -114,7 +114,7 @@ cdef FaultCode put_escaped_bytes(const uint8_t *text, size_t length, Column *out
     cdef const uint8_t *end = text + length
     cdef uint8_t *to
     cdef int byte
-    cdef FaultCode code = ensure_capacity(out, length)
+    cdef FaultCode code = reserve_text(out, length)
     if code != OK:
         return code
     to = out.data.data + out.data.size
@@ -149,15 +149,15 @@ cdef FaultCode bytea_from_text(const uint8_t *value, size_t length, Column *out,
 
 
 cdef FaultCode bytea_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one bytea as it is. Faults: none. Source: byteasend, utils/adt/varlena.c."""
+    """Append one bytea unchanged. Faults: none. Source: byteasend, utils/adt/varlena.c."""
     return put_bytes(out, value, length)
 
 
 cdef FaultCode reg_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Append the OID of a regclass, regtype or the like in decimal: 4 bytes, big-endian.
 
-    The text form is the name instead, which only the server's catalog could give: the two forms differ.
-    Faults: WRONG_SIZE. Source: regclasssend, utils/adt/regproc.c.
+    The text form is the name, which only the server's catalog has. So the two forms differ. Faults: WRONG_SIZE.
+    Source: regclasssend, utils/adt/regproc.c.
     """
     cdef uint8_t[MAX_DIGITS] digits
     if length != 4:
@@ -168,12 +168,12 @@ cdef FaultCode reg_from_binary(const uint8_t *value, size_t length, Column *out,
 # -- blocks: see block_decoder ---------------------------------------------------------------------------------------
 
 cdef inline uint64_t unlike_text(uint64_t word) noexcept nogil:
-    """High bits of bytes that are NUL or not ASCII, and perhaps of some behind a NUL; 0 where there are none."""
+    """High bits of bytes that are NUL or not ASCII, and perhaps of some after a NUL; 0 if there are none."""
     return (word | (word - <uint64_t>0x0101010101010101)) & <uint64_t>0x8080808080808080
 
 
 cdef inline uint64_t copy_word(const uint8_t *text, uint8_t *to) noexcept nogil:
-    """Copy eight bytes; returns whether they are plain."""
+    """Copy eight bytes. Returns whether they are plain."""
     cdef uint64_t word = 0
     memcpy(&word, text, 8)
     memcpy(to, &word, 8)
@@ -181,7 +181,7 @@ cdef inline uint64_t copy_word(const uint8_t *text, uint8_t *to) noexcept nogil:
 
 
 cdef uint8_t *copy_other_text(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
-    """Copy text that is long or not ASCII; NULL where it is no text."""
+    """Copy text that is long or not ASCII. NULL if it is not text."""
     if check_text(value, length) != OK:
         return NULL
     memcpy(to, value, length)
@@ -189,12 +189,12 @@ cdef uint8_t *copy_other_text(const uint8_t *value, size_t length, uint8_t *to) 
 
 
 cdef inline uint8_t *copy_text(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
-    """Copy text as words, which overlap in the middle, so that few branches depend on the length."""
+    """Copy text as words, which may overlap, so that few branches depend on the length."""
     cdef uint64_t word, unlike
     if length <= 8:
         if length == 0:
             return to
-        # The word that ends with the text; 1s stand in for what is behind it then.
+        # The word that ends with the text. Ones replace the bytes that are not in it.
         word = be64(value + length - 8) << (64 - 8 * length)
         put_be64(to, word)
         unlike = unlike_text(word | <uint64_t>0x0101010101010101 >> 8 * (length - 1) >> 8)
@@ -217,7 +217,7 @@ cdef inline uint8_t *copy_versioned(
 
 
 cdef inline uint8_t *hex_bytes(const uint8_t *value, size_t length, uint8_t *to, const Codec *codec) noexcept nogil:
-    """Bytes of the hex format, eight digits at a time."""
+    """Decode bytes of the hex format, eight digits at a time."""
     cdef const uint8_t *at
     cdef const uint8_t *end = value + length
     cdef uint64_t wrong = 0
@@ -233,7 +233,7 @@ cdef inline uint8_t *hex_bytes(const uint8_t *value, size_t length, uint8_t *to,
         to += 4
     rest = <size_t>(end - at)
     if rest:
-        # The word that ends with the digits; zeros stand in for what is in front of them.
+        # The word that ends with the digits. Zeros replace the bytes that are not in it.
         four = be64(end - 8) & (<uint64_t>1 << 8 * rest) - 1
         four = pack_digits(four | <uint64_t>0x3030303030303030 << 8 * rest, &wrong)
         put_be64(to, four << (64 - 4 * rest))
@@ -263,7 +263,7 @@ cdef enum:
 
 
 cdef FaultCode varbit_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append one bit or varbit as it is: zeros and ones. Faults: BAD_VALUE. Source: varbit_out, utils/adt/varbit.c."""
+    """Append one bit or varbit unchanged: zeros and ones. Faults: BAD_VALUE. Source: varbit_out, utils/adt/varbit.c."""
     cdef size_t i
     cdef uint8_t other = 0
     for i in range(length):
@@ -274,8 +274,8 @@ cdef FaultCode varbit_from_text(const uint8_t *value, size_t length, Column *out
 cdef FaultCode varbit_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Append one bit or varbit: the number of bits in 4 bytes, then the bits, the first in a byte's highest.
 
-    Bits that fill up the last byte are not looked at, as by the server. Faults: WRONG_SIZE, BAD_VALUE past
-    VARBITMAXLEN, LIMIT_VALUE. Source: varbit_send and varbit_recv, utils/adt/varbit.c.
+    The padding bits of the last byte are ignored, as by the server. Faults: WRONG_SIZE, BAD_VALUE past VARBITMAXLEN,
+    LIMIT_VALUE. Source: varbit_send and varbit_recv, utils/adt/varbit.c.
     """
     cdef const uint8_t *bytes = value + 4
     cdef uint32_t n_bits, i
@@ -288,7 +288,7 @@ cdef FaultCode varbit_from_binary(const uint8_t *value, size_t length, Column *o
         return FAULT_BAD_VALUE
     if unlikely(length - 4 != (<size_t>n_bits + 7) >> 3):
         return FAULT_WRONG_SIZE
-    code = ensure_capacity(out, n_bits)
+    code = reserve_text(out, n_bits)
     if code != OK:
         return code
     to = out.data.data + out.data.size

@@ -1,8 +1,7 @@
-"""Binary values in PostgreSQL's own text: what the server prints for numbers, bytes, times and transaction snapshots.
+"""Binary values as PostgreSQL's text: what the server prints for numbers, bytes, times and transaction snapshots.
 
 Dates, times and intervals are those of DateStyle ISO, IntervalStyle postgres and TimeZone UTC. Each codec has the name
-of the typed column's codec and `_text`, as numeric_text has. Values of constant size have writers, which the maps of
-changes call without an append of their own.
+of the typed column's codec with `_text`. Values of constant size have writers; the maps of changes call these directly.
 """
 
 from libc.stddef cimport size_t
@@ -19,7 +18,7 @@ from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, Fault
 from pgdecode._native.literals.calendar cimport write_clock, write_day
 from pgdecode._native.literals.clock cimport END_DATE, END_TIMESTAMP, MIN_DAY, MIN_TIMESTAMP, US_PER_DAY
 from pgdecode._native.literals.rendering cimport (
-    MAX_DIGITS, ensure_capacity, write_byte, write_byte_in_hex, write_decimal, write_number, write_signed,
+    MAX_DIGITS, reserve_text, write_byte, write_byte_in_hex, write_decimal, write_number, write_signed,
 )
 from pgdecode._native.literals.shortest_float cimport write_float4, write_float8
 
@@ -130,7 +129,7 @@ cdef uint8_t *write_infinity(uint8_t *at, bint negative) noexcept nogil:
 
 
 cdef uint8_t *write_date(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
-    """Write YYYY-MM-DD, BC behind it or not, or an infinity. NULL past the server's range too.
+    """Write YYYY-MM-DD, perhaps with BC, or an infinity. NULL beyond the server's range, too.
 
     Source: date_out, utils/adt/date.c.
     """
@@ -158,7 +157,7 @@ cdef uint8_t *write_time(const uint8_t *value, size_t length, uint8_t *to) noexc
 
 
 cdef inline uint8_t *write_moment(const uint8_t *value, size_t length, uint8_t *to, const char *zone) noexcept nogil:
-    """Write a timestamp and the text of its zone. NULL past the server's range too."""
+    """Write a timestamp and the text of its zone. NULL beyond the server's range, too."""
     cdef uint8_t *at
     cdef bint before_christ = False
     cdef int64_t us
@@ -170,7 +169,7 @@ cdef inline uint8_t *write_moment(const uint8_t *value, size_t length, uint8_t *
         return write_infinity(to, us < 0)
     if unlikely(us < MIN_TIMESTAMP or us >= END_TIMESTAMP):
         return NULL
-    # From the first day on, so that the division rounds down.
+    # Counted from the first day on, so that the division rounds down.
     since = <uint64_t>us - <uint64_t>MIN_TIMESTAMP
     at = write_day(to, <int64_t>(since // <uint64_t>US_PER_DAY) + MIN_DAY, &before_christ)
     at = write_clock(write_byte(at, c" "), since % <uint64_t>US_PER_DAY)
@@ -184,7 +183,7 @@ cdef uint8_t *write_timestamp(const uint8_t *value, size_t length, uint8_t *to) 
 
 
 cdef uint8_t *write_timestamptz(const uint8_t *value, size_t length, uint8_t *to) noexcept nogil:
-    """Write YYYY-MM-DD HH:MM:SS[.ffffff]+00[ BC], as a session with TimeZone UTC has it, or an infinity.
+    """Write YYYY-MM-DD HH:MM:SS[.ffffff]+00[ BC], as a session with TimeZone UTC prints it, or an infinity.
 
     Source: timestamptz_out, utils/adt/timestamp.c.
     """
@@ -194,7 +193,7 @@ cdef uint8_t *write_timestamptz(const uint8_t *value, size_t length, uint8_t *to
 cdef uint8_t *write_part(
     uint8_t *at, int32_t number, const char *unit, bint first, bint *after_negative
 ) noexcept nogil:
-    """Write a part of an interval that is not 0, with a sign where the part before it was negative.
+    """Write a part of an interval that is not 0, with a sign if the part before it was negative.
 
     Source: AddPostgresIntPart, utils/adt/datetime.c.
     """
@@ -252,10 +251,10 @@ cdef FaultCode interval_text_from_binary(
 cdef FaultCode pg_snapshot_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append one snapshot as xmin:xmax:xid,xid. In binary, Int32 transactions, Int64 xmin and xmax, and Int64 for each.
+    """Append one snapshot as xmin:xmax:xid,xid. Binary: Int32 number of transactions, Int64 xmin and xmax, Int64 xids.
 
-    One that comes twice is printed once, as by the server. Faults: WRONG_SIZE; BAD_VALUE for an xid out of order or
-    range; LIMIT_VALUE. Source: pg_snapshot_recv and pg_snapshot_out, utils/adt/xid8funcs.c.
+    A repeated xid is printed once, as by the server. Faults: WRONG_SIZE; BAD_VALUE for an xid out of order or range;
+    LIMIT_VALUE. Source: pg_snapshot_recv and pg_snapshot_out, utils/adt/xid8funcs.c.
     """
     cdef uint64_t xmin, xmax, xid
     cdef uint64_t last = 0
@@ -271,7 +270,7 @@ cdef FaultCode pg_snapshot_from_binary(
     xmax = be64(value + 12)
     if xmin == 0 or xmax < xmin:
         return FAULT_BAD_VALUE
-    code = ensure_capacity(out, (MAX_DIGITS + 1) * (<size_t>n + 2))
+    code = reserve_text(out, (MAX_DIGITS + 1) * (<size_t>n + 2))
     if code != OK:
         return code
     at = write_byte(write_decimal(out.data.data + out.data.size, xmin), c":")
@@ -289,7 +288,7 @@ cdef FaultCode pg_snapshot_from_binary(
 
 
 cdef int add_writer(str name, TextWriter write, size_t n_bytes) except -1:
-    """Add the text form of a type whose values all have that many bytes."""
+    """Add the text form of a type whose values have `n_bytes` bytes."""
     cdef Codec *codec
     add_codec(name, text_from_text, written_from_binary)
     codec = &(<CodecEntry>CODECS[name]).codec

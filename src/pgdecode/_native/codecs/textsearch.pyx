@@ -24,9 +24,9 @@ cdef enum:
     OP_AND = 2
     OP_OR = 3
     OP_PHRASE = 4
-    NEAR_FRAMES = 64   # operators open at once before memory is taken for them
+    NEAR_FRAMES = 64   # open operators for which no memory is allocated
 
-# An operator whose operands are being written.
+# An operator whose operands are not all written yet.
 cdef struct Frame:
     uint8_t operator
     uint8_t enclosed      # in parentheses
@@ -35,7 +35,7 @@ cdef struct Frame:
 
 
 cdef FaultCode add_lexeme(Column *out, const uint8_t *lexeme, size_t length, const Codec *codec) noexcept nogil:
-    """Add a lexeme between quotes, with quotes and backslashes in it twice. Faults: BAD_VALUE if long, ENCODING."""
+    """Add a quoted lexeme; its quotes and backslashes are doubled. Faults: BAD_VALUE if long, ENCODING."""
     cdef uint8_t[2 * MAXSTRLEN + 2] text
     cdef uint8_t *at = text
     cdef size_t i
@@ -56,7 +56,7 @@ cdef FaultCode add_lexeme(Column *out, const uint8_t *lexeme, size_t length, con
 
 
 cdef FaultCode add_positions(Column *out, const uint8_t *positions, size_t n) noexcept nogil:
-    """Add ascending positions, 14 bits each, and their weights, the 2 bits above. Faults: BAD_VALUE."""
+    """Add ascending positions of 14 bits each, and their weights, the 2 bits above. Faults: BAD_VALUE."""
     cdef uint8_t[MAX_DIGITS + 2] text
     cdef uint8_t *at
     cdef size_t i
@@ -81,7 +81,7 @@ cdef FaultCode add_positions(Column *out, const uint8_t *positions, size_t n) no
 cdef FaultCode tsvector_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append one tsvector: the number of lexemes in 4 bytes; each NUL-terminated, then its positions, counted.
+    """Append one tsvector: the number of lexemes in 4 bytes, then each with the count of its positions.
 
     Lexemes are written in the order sent: tsvectorrecv would sort them, but tsvectorsend sends them sorted.
     Faults: WRONG_SIZE if bytes are missing or left over, BAD_VALUE, ENCODING, LIMIT_VALUE.
@@ -123,7 +123,7 @@ cdef FaultCode tsvector_from_binary(
 
 
 cdef inline int priority_of(uint8_t operator) noexcept nogil:
-    """How tightly an operator binds: tsearch_op_priority of utils/adt/tsquery.c."""
+    """The priority of an operator: tsearch_op_priority of utils/adt/tsquery.c."""
     if operator == OP_NOT:
         return 4
     if operator == OP_PHRASE:
@@ -141,7 +141,7 @@ cdef void reverse(uint8_t *bytes, size_t length) noexcept nogil:
 
 
 cdef FaultCode add_reversed(Column *out, const uint8_t *text, size_t length) noexcept nogil:
-    """Add a short text with its last byte first."""
+    """Add a short text in reverse."""
     cdef FaultCode code = add_bytes(out, text, length)
     if code == OK:
         reverse(out.data.data + out.data.size - length, length)
@@ -149,7 +149,7 @@ cdef FaultCode add_reversed(Column *out, const uint8_t *text, size_t length) noe
 
 
 cdef FaultCode add_operand(Column *out, Cursor *cursor, const Codec *codec) noexcept nogil:
-    """Add an operand, reversed: weights in a byte, whether it is a prefix in one, the lexeme NUL-terminated."""
+    """Add an operand in reverse: a byte with weights, a byte that is 1 for a prefix, the NUL-terminated lexeme."""
     cdef uint8_t[8] labels
     cdef uint8_t *at = labels
     cdef size_t start = out.data.size
@@ -179,7 +179,7 @@ cdef FaultCode add_operand(Column *out, Cursor *cursor, const Codec *codec) noex
 
 
 cdef FaultCode add_operator(Column *out, const Frame *frame) noexcept nogil:
-    """Add a binary operator between its operands, reversed."""
+    """Add a binary operator between its operands, in reverse."""
     cdef uint8_t[MAX_DIGITS + 5] text
     cdef uint8_t *at
     if frame.operator == OP_AND:
@@ -197,7 +197,7 @@ cdef FaultCode add_operator(Column *out, const Frame *frame) noexcept nogil:
 
 
 cdef FaultCode end_operands(Column *out, Frame *frames, size_t *depth) noexcept nogil:
-    """An operand is complete: add what follows it, reversed, and so on outwards where it was an operator's last."""
+    """After a complete operand, add what follows it, in reverse; likewise for each operator that is complete now."""
     cdef Frame *frame
     cdef FaultCode code = OK
     while depth[0] and code == OK:
@@ -216,9 +216,9 @@ cdef FaultCode end_operands(Column *out, Frame *frames, size_t *depth) noexcept 
 cdef FaultCode add_query(
     Column *out, Cursor *cursor, uint32_t count, Frame *frames, const Codec *codec
 ) noexcept nogil:
-    """Add a query of at least one item, reversed; `frames` has room for as many as there are items in the bytes.
+    """Add a query of at least one item, in reverse. `frames` has memory for as many items as fit into the bytes.
 
-    Items come in prefix order, right operands first: read front to back, they give the text from its end.
+    Items come in prefix order, right operands first. Read from front to back, they give the text from its end.
     """
     cdef size_t start = out.data.size
     cdef size_t depth = 0
@@ -228,7 +228,7 @@ cdef FaultCode add_query(
     cdef Frame *frame
     cdef FaultCode code
     for i in range(count):
-        # One expression, and no more: every item but the first is the operand of an operator still open.
+        # One expression: every item except the first is the operand of an open operator.
         if unlikely(i and not depth):
             return FAULT_BAD_VALUE
         item = take(cursor, 1)
@@ -261,7 +261,8 @@ cdef FaultCode add_query(
                 return FAULT_WRONG_SIZE
             frame.distance = <int16_t>be16(distance)
         if depth:
-            # Phrases are not associative: one that is another's right operand, the one that comes first, is enclosed.
+            # Phrases are not associative: a phrase that is the right operand of another one, which comes first, has
+            # parentheses.
             frame.enclosed = priority_of(item[0]) < priority_of(frames[depth - 1].operator) or (
                 item[0] == OP_PHRASE and frames[depth - 1].operator == OP_PHRASE and frames[depth - 1].n_missing == 2
             )
@@ -291,7 +292,7 @@ cdef FaultCode tsquery_from_binary(const uint8_t *value, size_t length, Column *
     count = be32(value)
     cursor.at = value + 4
     cursor.end = value + length
-    # An operator takes two bytes or more, so neither claim nor nesting asks for more than three times the bytes.
+    # An operator has at least two bytes, so that at most three times the bytes of the value are allocated.
     most = count if count < most else most
     if most > NEAR_FRAMES:
         frames = <Frame *>malloc(most * sizeof(Frame))

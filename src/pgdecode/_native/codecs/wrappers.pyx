@@ -1,4 +1,4 @@
-"""Codecs around another one: they transcode its text, or replace values past an Arrow type's range by the nearest."""
+"""Codecs around another one: they transcode text, or replace values beyond an Arrow type's range by the nearest one."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, uint8_t, uint32_t, uint64_t
@@ -14,15 +14,14 @@ from pgdecode._native.literals.clock cimport (
 from pgdecode._native.literals.int128 cimport Int128, put_decimal, int128_shift
 from pgdecode._native.memory.transcoding cimport to_utf8
 
-# The text form is converted as a whole, before quotes and braces are looked for: the second byte of a character can be
-# a backslash or a brace in SJIS, BIG5, GBK and others. In the binary form only what is text is converted: where the
-# whole value is (the version byte of a jsonb is ASCII), by `transcoded_text`; inside hstore and the like by their
-# codecs.
+# The text form is converted completely, before quotes and braces are searched: the second byte of a character can be a
+# backslash or a brace in SJIS, BIG5, GBK and others. In the binary form, only text is converted: by `transcoded_text`
+# if the whole value is text (the version byte of a jsonb is ASCII), and by the codecs of hstore and others inside them.
 
 cdef FaultCode transcoded_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append one value of any type. Faults: ENCODING, and those of the codec within."""
+    """Append one value of any type. Faults: ENCODING, and those of the inner codec."""
     cdef FaultCode code = to_utf8(codec.charset, &value, &length)
     return codec.element.from_text(value, length, out, codec.element) if code == OK else code
 
@@ -30,32 +29,32 @@ cdef FaultCode transcoded_from_text(
 cdef FaultCode transcoded_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append one value of any type, of which nothing is to be converted here. Faults: those of the codec within."""
+    """Append one value of any type, without a conversion here. Faults: those of the inner codec."""
     return codec.element.from_binary(value, length, out, codec.element)
 
 
 cdef FaultCode transcoded_text_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append one text that has been converted already, with what it stands in. Faults: those of the codec within."""
+    """Append one text that has been converted with its container. Faults: those of the inner codec."""
     return codec.element.from_text(value, length, out, codec.element)
 
 
 cdef FaultCode transcoded_text_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append one value that is text throughout. Faults: ENCODING, and those of the codec within."""
+    """Append one value that is only text. Faults: ENCODING, and those of the inner codec."""
     cdef FaultCode code = to_utf8(codec.charset, &value, &length)
     return codec.element.from_binary(value, length, out, codec.element) if code == OK else code
 
 
-# The codec is around that of a date, a time or the like, its `element`, and puts the lowest or the highest value where
-# that one finds a value too low or too high: the furthest that both PostgreSQL and the Arrow type have. So
-# values keep their order, and none becomes the lowest int64, which is no time in NumPy.
+# The inner codec, `element`, is that of a date, a time or the like. If a value is too low or too high for it, the
+# lowest or highest value is appended that both PostgreSQL and the Arrow type have. So values keep their order, and none
+# becomes the lowest int64, which NumPy reads as not a time.
 
 
 cdef FaultCode put_extreme_interval(Column *out, bint high) noexcept nogil:
-    """Months, days and microseconds all at their ends, as which PostgreSQL 17 stores the infinity itself."""
+    """Append the limits of months, days and microseconds, with which PostgreSQL 17 stores infinity."""
     cdef FaultCode code = put_int32(&out.children[0], INT32_MAX if high else INT32_MIN)
     if code == OK:
         code = put_int32(&out.children[1], INT32_MAX if high else INT32_MIN)
@@ -65,7 +64,7 @@ cdef FaultCode put_extreme_interval(Column *out, bint high) noexcept nogil:
 
 
 cdef FaultCode put_nines(Column *out, bint high, int32_t precision) noexcept nogil:
-    """The largest decimal of a precision, whatever its scale."""
+    """The largest decimal of a precision, for any scale."""
     cdef Int128 wide
     wide.low = 1
     wide.high = 0
@@ -98,7 +97,7 @@ cdef FaultCode put_extreme(Column *out, bint high, const Codec *codec) noexcept 
         return put_extreme_interval(out, high)
     if codec.oid == FLOAT4:
         return put_largest_float4(out, high)
-    # A numeric without a precision is one as float8.
+    # A numeric without precision is a float8.
     if codec.oid == FLOAT8 or codec.oid == NUMERIC and codec.precision == 0:
         return put_largest_float8(out, high)
     return put_nines(out, high, codec.precision) if codec.oid == NUMERIC else FAULT_BAD_VALUE
@@ -107,7 +106,7 @@ cdef FaultCode put_extreme(Column *out, bint high, const Codec *codec) noexcept 
 cdef FaultCode saturating_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a value or the one nearest to it. Faults: the type's own but TOO_LOW and TOO_HIGH."""
+    """Append a value, or the nearest one. Faults: those of the inner codec except TOO_LOW and TOO_HIGH."""
     cdef size_t n = out.n
     cdef FaultCode code = codec.element.from_text(value, length, out, codec.element)
     if code == FAULT_TOO_LOW or code == FAULT_TOO_HIGH:
@@ -119,7 +118,7 @@ cdef FaultCode saturating_from_text(
 cdef FaultCode saturating_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append a value or the one nearest to it. Faults: the type's own but TOO_LOW and TOO_HIGH."""
+    """Append a value, or the nearest one. Faults: those of the inner codec except TOO_LOW and TOO_HIGH."""
     cdef size_t n = out.n
     cdef FaultCode code = codec.element.from_binary(value, length, out, codec.element)
     if code == FAULT_TOO_LOW or code == FAULT_TOO_HIGH:
@@ -129,7 +128,7 @@ cdef FaultCode saturating_from_binary(
 
 
 cdef size_t saturating_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
-    """A block of the type's own; values out of its range are left for the decoders above."""
+    """Decode a block with the inner codec. The decoders above handle values out of its range."""
     return start if codec.element.block == NULL else codec.element.block(cells, start, out, codec.element)
 
 

@@ -15,14 +15,14 @@ cdef inline uint8_t *write_two(uint8_t *at, uint64_t number) noexcept nogil:
 
 
 cdef inline uint8_t *write_hours(uint8_t *at, uint64_t hours) noexcept nogil:
-    """Write two digits, or as many as it takes."""
+    """Write two digits, or more if necessary."""
     return write_two(at, hours) if hours < 100 else write_decimal(at, hours)
 
 
 cdef inline uint8_t *write_clock(uint8_t *at, uint64_t us) noexcept nogil:
-    """Write microseconds as HH:MM:SS and the fraction's digits up to its last that is not 0; hours have two or more.
+    """Write microseconds as HH:MM:SS and the fraction without trailing zeros. Hours have two or more digits.
 
-    Two bytes more may be written than a fraction of six digits takes.
+    Two bytes more than a fraction of six digits may be written.
     """
     cdef uint64_t seconds = us // US_PER_SECOND
     cdef uint64_t fraction = us % US_PER_SECOND
@@ -49,13 +49,13 @@ cdef inline uint8_t *write_offset(uint8_t *at, int64_t east) noexcept nogil:
 
 
 cdef inline uint8_t *write_day(uint8_t *at, int64_t days, bint *before_christ) noexcept nogil:
-    """Write a day, given since 2000-01-01 and not before 4801-03-01 BC, as YYYY-MM-DD; whether BC is to follow."""
-    # Years begin in March here, as in clock.pxd, so that the leap day is a year's last; 4800 are added to them.
+    """Write a day since 2000-01-01, not before 4801-03-01 BC, as YYYY-MM-DD. Returns whether BC must follow."""
+    # Years begin in March here, as in clock.pxd, so that the leap day is the last of a year; 4800 is added to them.
     # Source: C. Neri, L. Schneider, "Euclidean affine functions and their application to calendar algorithms", 2023.
     cdef uint64_t quarters = 4 * <uint64_t>(days + 2483589) + 3  # 2000-01-01 - 4801-03-01 BC
-    cdef uint64_t of_century = <uint64_t>2939745 * (quarters % 146097 | 3)  # 2^32 a year
+    cdef uint64_t of_century = <uint64_t>2939745 * (quarters % 146097 | 3)  # 2^32 for each year
     cdef uint64_t day = <uint32_t>of_century // <uint32_t>11758980   # of the year
-    cdef uint64_t month = 2141 * day + 197913                  # 2^16 a month
+    cdef uint64_t month = 2141 * day + 197913                  # 2^16 for each month
     cdef uint64_t year = 100 * (quarters // 146097) + (of_century >> 32) + (day >= 306)
     before_christ[0] = year <= 4800
     year = 4801 - year if before_christ[0] else year - 4800

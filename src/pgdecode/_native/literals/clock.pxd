@@ -1,4 +1,4 @@
-"""Ranges of dates and times; both from digits, as PostgreSQL prints them: eight bytes at a time, without loops."""
+"""Ranges of dates and times, and functions that read their digits: eight bytes at a time, without loops."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -33,14 +33,14 @@ cdef enum:
     ZONE_LIMIT_SECONDS = 604800
     MAX_YEAR_DIGITS = 7              # 5874897, the last year of a date
 
-# A word of text is XORed with the pattern it should have ('0' for any digit), which leaves digits' values and zeros.
-# Adding 0x76 to a digit's byte and 0x7f to a separator's then sets the byte's high bit where it is not one. A carry
-# into the next byte needs a byte past 0x80, and that has its own high bit set already.
-# Ten times each digit plus the digit behind it makes numbers of pairs: 99 at most, so bytes never carry.
+# A word of text is XORed with the expected pattern ('0' for any digit), which leaves the values of digits, and zeros.
+# Adding 0x76 to a digit's byte, and 0x7f to a separator's, sets the high bit of bytes that are not as expected. A carry
+# into the next byte requires a byte above 0x80, whose own high bit is set. Ten times each digit plus the next digit
+# makes numbers of two digits: at most 99, so that bytes never carry.
 
 
 cdef inline uint64_t pairs(uint64_t digits) noexcept nogil:
-    """Numbers of two digits; each stands in the byte of its second digit."""
+    """Numbers of two digits, each in the byte of its second digit."""
     return (digits >> 8) * 10 + digits
 
 
@@ -49,7 +49,7 @@ cdef inline bint is_digit(uint8_t byte) noexcept nogil:
 
 
 cdef inline bint clock_from_text(const uint8_t *text, int64_t *hour, int64_t *minute, int64_t *second) noexcept nogil:
-    """Read `HH:MM:SS`, eight bytes; whether they have that shape. The ranges are the caller's to check."""
+    """Read `HH:MM:SS`, eight bytes. Returns whether they have that form. The caller checks the ranges."""
     cdef uint64_t word = be64(text) ^ <uint64_t>0x30303A30303A3030
     cdef uint64_t fields = pairs(word)
     hour[0] = <int64_t>(fields >> 48 & 0xFF)
@@ -59,7 +59,7 @@ cdef inline bint clock_from_text(const uint8_t *text, int64_t *hour, int64_t *mi
 
 
 cdef inline bint fraction_from_text(const uint8_t *text, size_t start, size_t end, int64_t *us) noexcept nogil:
-    """Read what stands behind the seconds in [start, end): nothing, or a point and 1-6 digits. `end` is 8 or more."""
+    """Read the text after the seconds in [start, end): nothing, or a point and 1-6 digits. `end` is 8 or more."""
     cdef size_t n = end - start
     cdef uint64_t word
     us[0] = 0
@@ -67,7 +67,7 @@ cdef inline bint fraction_from_text(const uint8_t *text, size_t start, size_t en
         return True
     if unlikely((n < 2) | (n > 7) | (text[start] != c".")):
         return False
-    # The last eight bytes hold all digits; those before the point are masked, those not printed are zeros.
+    # The last eight bytes contain all digits. The bytes before the point are masked, missing digits are zeros.
     n -= 1
     word = be64(text + end - 8) ^ <uint64_t>0x3030303030303030
     word = (word & ((<uint64_t>1 << (8 * n)) - 1)) << (8 * (6 - n))
@@ -80,7 +80,7 @@ cdef inline bint fraction_from_text(const uint8_t *text, size_t start, size_t en
 
 
 cdef inline size_t year_digits(const uint8_t *text, size_t length) noexcept nogil:
-    """How many bytes stand before the first hyphen, 4-7, if a month and a day can follow; else 0."""
+    """Number of bytes before the first hyphen, 4-7, if a month and a day can follow; otherwise 0."""
     cdef size_t n = 4
     if unlikely(length < 10):
         return 0
@@ -92,7 +92,7 @@ cdef inline size_t year_digits(const uint8_t *text, size_t length) noexcept nogi
 
 
 cdef inline bint days_from_text(const uint8_t *text, size_t n_year, bint before_christ, int64_t *days) noexcept nogil:
-    """Read `YYYY-MM-DD` into days since 1970-01-01; whether the calendar (proleptic Gregorian) has that day."""
+    """Read `YYYY-MM-DD` into days since 1970-01-01. Returns whether the proleptic Gregorian calendar has that day."""
     cdef uint64_t word = be64(text + n_year - 2) ^ <uint64_t>0x30302D30302D3030
     cdef uint64_t fields = pairs(word)
     cdef uint64_t month = fields >> 24 & 0xFF
@@ -102,7 +102,7 @@ cdef inline bint days_from_text(const uint8_t *text, size_t n_year, bint before_
     cdef uint8_t bad = (word + <uint64_t>0x76767F76767F7676 | word) & <uint64_t>0x8080808080808080 != 0
     cdef size_t i
     if unlikely(n_year != 4):
-        # PostgreSQL pads years to four digits, and never further.
+        # PostgreSQL pads years to four digits, never to more.
         bad |= text[0] == c"0"
         for i in range(n_year - 2):
             bad |= not is_digit(text[i])
@@ -112,18 +112,18 @@ cdef inline bint days_from_text(const uint8_t *text, size_t n_year, bint before_
         year = <uint64_t>(text[0] - c"0") * 10 + <uint64_t>(text[1] - c"0")
     year = year * 100 + (fields >> 48 & 0xFF)
     bad |= year == 0
-    # 4800 years are twelve whole cycles of the calendar, and keep all years that may come positive.
+    # 4800 years are twelve cycles of the calendar, and make all years positive.
     if unlikely(before_christ):
         bad |= year > 4800
         year = 4801 - year
     else:
         year += 4800
-    # Months come in any order: a branch on them would be mispredicted.
+    # Months come in any order, so that a branch on them would be mispredicted.
     leap = <uint64_t>((year & 3 == 0) & ((year % 25 != 0) | (year & 15 == 0)))
     last = (30 | (month + (month >> 3) & 1)) - <uint64_t>(month == 2) * (2 - leap)
     if unlikely(bad | (month - 1 > 11) | (day - 1 >= last)):
         return False
-    # Years begin in March here, so that the leap day is a year's last.
+    # Years begin in March here, so that the leap day is the last of a year.
     early = month < 3
     year -= early
     month = month + 12 * early - 3
@@ -172,7 +172,7 @@ cdef enum:
 
 
 cdef inline bint days_from_date(const uint8_t *text, int64_t *days) noexcept nogil:
-    """Read ten bytes `YYYY-MM-DD` into days since 1970-01-01, as `days_from_text` does, by tables."""
+    """Read ten bytes `YYYY-MM-DD` into days since 1970-01-01, as `days_from_text` does, with tables."""
     cdef uint64_t word = be64(text + 2) ^ <uint64_t>0x30302D30302D3030
     cdef uint64_t fields = pairs(word)
     cdef uint64_t early = be16(text) ^ 0x3030
@@ -187,7 +187,7 @@ cdef inline bint days_from_date(const uint8_t *text, int64_t *days) noexcept nog
 
 
 cdef inline bint zone_from_text(const uint8_t *text, size_t length, int64_t *east) noexcept nogil:
-    """Read all of `+HH[:MM[:SS]]`, where hours may have three digits, into seconds east of Greenwich."""
+    """Read all of `+HH[:MM[:SS]]`, whose hours may have three digits, into seconds east of Greenwich."""
     cdef size_t n_hour = 2 if length < 4 or text[3] == c":" else 3
     cdef size_t at
     cdef int64_t seconds = 0
@@ -213,11 +213,11 @@ cdef inline bint zone_from_text(const uint8_t *text, size_t length, int64_t *eas
 
 
 cdef inline size_t zone_start(const uint8_t *text, size_t start, size_t end) noexcept nogil:
-    """Where the offset begins in a fraction and an offset in [start, end); `end` where there is none."""
+    """The start of the offset in a fraction and an offset in [start, end); `end` without offset."""
     cdef size_t at = start
     if end - start >= 3 and ((text[end - 3] == c"+") | (text[end - 3] == c"-")):
         return end - 3
-    # A fraction has seven bytes at most.
+    # A fraction has at most seven bytes.
     while at != end and at - start < 8:
         if text[at] == c"+" or text[at] == c"-":
             return at

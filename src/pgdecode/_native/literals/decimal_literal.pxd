@@ -1,4 +1,4 @@
-"""Decimal literals in text, as float and numeric columns are written: one pass finds their parts."""
+"""Finds the parts of decimal literals, the text of float and numeric columns, in one pass."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -14,16 +14,16 @@ cdef enum Kind:
 cdef struct Literal:
     Kind kind
     bint negative
-    uint64_t word            # all digits as one integer, modulo 2**64: exact for up to 19 of them
+    uint64_t word            # all digits as one integer, modulo 2**64: exact up to 19 digits
     const uint8_t *whole     # digits before the point
     size_t n_whole
-    const uint8_t *fraction  # digits behind it
+    const uint8_t *fraction  # digits after it
     size_t n_fraction
-    int64_t exponent         # as written: 10**exponent is to be multiplied in
+    int64_t exponent         # as written: the number is multiplied by 10**exponent
 
 
 cdef inline bint is_word(const uint8_t *text, size_t length, const char *word, size_t word_length) noexcept nogil:
-    """Whether text is a word of small letters, in whatever case."""
+    """Whether text is a word, given in lower case, in any case."""
     cdef size_t i
     if length != word_length:
         return False
@@ -45,7 +45,7 @@ cdef inline FaultCode scan_special(const uint8_t *text, size_t length, bint sign
 
 
 cdef inline FaultCode scan_exponent(const uint8_t *at, const uint8_t *end, int64_t *exponent) noexcept nogil:
-    """Read what stands behind the e: a sign perhaps, and digits to the end."""
+    """Read the text after the e: an optional sign, and digits to the end."""
     cdef bint negative = False
     cdef int64_t power = 0
     cdef uint8_t digit
@@ -58,7 +58,7 @@ cdef inline FaultCode scan_exponent(const uint8_t *at, const uint8_t *end, int64
         digit = <uint8_t>(at[0] - 0x30)
         if digit > 9:
             return FAULT_BAD_VALUE
-        # Past 2**40 it need not grow: it outweighs all the digits that a value can have, 1 GiB of them.
+        # Above 2**40, it outweighs all digits that a value of 1 GiB can have, and need not grow.
         if power < <int64_t>1 << 40:
             power = power * 10 + digit
         at += 1
@@ -67,11 +67,11 @@ cdef inline FaultCode scan_exponent(const uint8_t *at, const uint8_t *end, int64
 
 
 cdef inline FaultCode scan_literal(const uint8_t *value, size_t length, Literal *out) noexcept nogil:
-    """Find the parts of `[+-]digits[.digits][e[+-]digits]`, or of NaN and Infinity in any case; all of the value.
+    """Find the parts of `[+-]digits[.digits][e[+-]digits]`, or of NaN and Infinity in any case.
 
-    Digits may be missing on one side of the point. Blanks, and the hexadecimal digits and underscores that newer
-    servers take but none prints, are BAD_VALUE. Sources: float8in_internal, utils/adt/float.c; numeric_in,
-    utils/adt/numeric.c.
+    All of the value is read. The digits may be missing on one side of the point. Blanks are BAD_VALUE, and so are
+    hexadecimal digits and underscores, which newer servers accept but never print. Sources: float8in_internal,
+    utils/adt/float.c; numeric_in, utils/adt/numeric.c.
     """
     cdef const uint8_t *at = value
     cdef const uint8_t *end = value + length
@@ -99,13 +99,13 @@ cdef inline FaultCode scan_literal(const uint8_t *value, size_t length, Literal 
 
 
 cdef inline void skip_zeros(Literal *literal) noexcept nogil:
-    """Leave out the zeros in front of the first other digit; those behind the point remain in the exponent."""
+    """Remove leading zeros. The zeros after the point count in the exponent."""
     while literal.n_whole and literal.whole[0] == c"0":
         literal.whole += 1
         literal.n_whole -= 1
     if literal.n_whole:
         return
-    # A fraction's last digit keeps its place: exponent - n_fraction would change, so the exponent gives way.
+    # Changing n_fraction moves the fraction's last digit (exponent - n_fraction), so the exponent changes too.
     while literal.n_fraction and literal.fraction[0] == c"0":
         literal.fraction += 1
         literal.n_fraction -= 1

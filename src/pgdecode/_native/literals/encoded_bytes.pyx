@@ -1,4 +1,4 @@
-"""Columns of bytes that are written as text, in hexadecimal digits or base64."""
+"""Decodes columns of bytes that are written as text, in hexadecimal digits or base64."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -19,7 +19,7 @@ cdef enum:
 cdef enum Form:
     HEX
     BASE64
-    EITHER   # hexadecimal where a value begins with \x or the digit of a tag
+    EITHER   # hexadecimal if a value begins with \x or the first digit of a tag
 
 
 cdef struct Decoded:
@@ -27,14 +27,14 @@ cdef struct Decoded:
     Bytes offsets     # int64
     Bytes data
     int64_t n_null
-    uint8_t[256] base64   # of each byte its value
+    uint8_t[256] base64   # value of each byte
 
 
 def decoded_text(Source source, str form):
-    """Decode each value; returns (-1, buffers of a large_binary array), or (row, None) for the first that is invalid.
+    """Decode each value. Returns (-1, buffers of a large_binary array), or (row, None) for the first invalid value.
 
-    `form`: "hex", "base64", or "auto": hexadecimal digits where a value begins with \\x or with the first digit of a
-    tag, and base64 elsewhere. \\x may always stand before the digits. Base64 may have line breaks, and is padded.
+    `form`: "hex", "base64", or "auto": hexadecimal digits if a value begins with \\x or with the first digit of a tag,
+    otherwise base64. \\x may always precede the digits. Base64 may have line breaks, and is padded.
     """
     cdef Decoded column
     cdef Fault fault
@@ -107,13 +107,13 @@ cdef FaultCode decode_rows(Source source, Form form, Decoded *column, int64_t *r
 
 cdef inline FaultCode decode_value(Span text, Form form, Decoded *column) noexcept nogil:
     cdef bint has_prefix = text.length >= 2 and text.data[0] == c"\\" and text.data[1] == c"x"
-    # All tags of messages and frames are letters, which have the first digits 4 to 7. In base64 these would begin a
-    # byte above 0xDF, which is no tag.
+    # All tags of messages and frames are letters, whose first digits are 4 to 7. In base64, these begin a byte above
+    # 0xDF, which is not a tag.
     cdef bint has_tag = text.length >= 2 and c"4" <= text.data[0] <= c"7"
     cdef bint is_base64 = form == BASE64 or form == EITHER and not has_prefix and not has_tag
     cdef uint8_t *to
     cdef uint8_t *end
-    # There is room, unless the offsets are corrupt and the lengths have another sum.
+    # There is enough memory, unless the offsets are corrupt and the lengths have another sum.
     if unlikely(reserve(&column.data, text.length // 4 * 3 if is_base64 else text.length // 2) != OK):
         return FAULT_NO_MEMORY
     to = column.data.data + column.data.size
@@ -133,7 +133,7 @@ cdef inline FaultCode decode_value(Span text, Form form, Decoded *column) noexce
 
 
 cdef inline uint8_t *put_base64(const uint8_t *text, size_t n, const uint8_t *values, uint8_t *to) noexcept nogil:
-    """Write the bytes that base64 stands for, and up to two more; returns their end, NULL if it is invalid."""
+    """Write the bytes of base64 text, and up to two more. Returns their end, or NULL if it is invalid."""
     cdef const uint8_t *end = text + n
     cdef uint32_t word
     cdef uint8_t value
@@ -145,7 +145,7 @@ cdef inline uint8_t *put_base64(const uint8_t *text, size_t n, const uint8_t *va
             word = <uint32_t>values[text[0]] << 18 | <uint32_t>values[text[1]] << 12
             to = put_three(word | <uint32_t>values[text[2]] << 6 | values[text[3]], to)
             text += 4
-        # Four that have padding, or line breaks between them.
+        # Four characters with padding, or with line breaks between them.
         word = 0
         n_digits = n_pads = 0
         while text != end and n_digits + n_pads < 4:

@@ -1,4 +1,7 @@
-"""Integers of 128 bits in two words, and the 64 by 64 bit product: decimals are made of them, floats rounded by it."""
+"""Integers of 128 bits in two words, and the 64 by 64 bit product.
+
+Decimals consist of them; floats are rounded with them.
+"""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint64_t
@@ -35,16 +38,16 @@ cdef extern from *:
         1000000000000000ULL, 10000000000000000ULL, 100000000000000000ULL, 1000000000000000000ULL,
         10000000000000000000ULL};
     """
-    # The low word of a * b; `high` gets the other.
+    # The low word of a * b; `high` gets the high word.
     uint64_t product "wide_product"(uint64_t a, uint64_t b, uint64_t *high) noexcept nogil
-    # Of a word that is not 0.
+    # For a word that is not 0.
     int leading_zeros "wide_leading_zeros"(uint64_t word) noexcept nogil
-    # 10**0 to 10**19: all that fit a word.
+    # 10**0 to 10**19: all that fit into a word.
     const uint64_t TENS "wide_tens"[20]
 
 cdef enum:
-    WORD_DIGITS = 19  # so many decimal digits always fit 64 bits
-    WIDE_DIGITS = 38  # and so many 127 bits
+    WORD_DIGITS = 19  # decimal digits that always fit into 64 bits
+    WIDE_DIGITS = 38  # and into 127 bits
 
 cdef struct Int128:
     uint64_t low
@@ -52,7 +55,7 @@ cdef struct Int128:
 
 
 cdef inline void int128_append(Int128 *wide, uint64_t factor, uint64_t addend) noexcept nogil:
-    """Multiply and add; the caller knows that the result fits."""
+    """Multiply and add. The caller guarantees that the result fits."""
     cdef uint64_t high = 0
     cdef uint64_t low = product(wide.low, factor, &high) + addend
     wide.high = wide.high * factor + high + (low < addend)
@@ -60,7 +63,7 @@ cdef inline void int128_append(Int128 *wide, uint64_t factor, uint64_t addend) n
 
 
 cdef inline void int128_shift(Int128 *wide, size_t n) noexcept nogil:
-    """Multiply by 10**n, at most `WIDE_DIGITS`; the caller knows that the result fits."""
+    """Multiply by 10**n, n at most `WIDE_DIGITS`. The caller guarantees that the result fits."""
     if n > WORD_DIGITS:
         int128_append(wide, TENS[WORD_DIGITS], 0)
         n -= WORD_DIGITS
@@ -68,7 +71,7 @@ cdef inline void int128_shift(Int128 *wide, size_t n) noexcept nogil:
 
 
 cdef inline void int128_digits(Int128 *wide, const uint8_t *digits, size_t n) noexcept nogil:
-    """Append n decimal digits of text; the caller knows that the result fits."""
+    """Append n decimal digits of text. The caller guarantees that the result fits."""
     cdef uint64_t word
     cdef size_t i, step
     while n:

@@ -1,4 +1,4 @@
-"""What the families share that write PostgreSQL's text for a binary value."""
+"""Functions that write PostgreSQL's text for binary values."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -23,8 +23,8 @@ cdef enum:
     TEN_TO_8 = 100000000
 
 
-cdef inline FaultCode ensure_capacity(Column *column, size_t length) noexcept nogil:
-    """Reserve `length` bytes behind the data, for a caller that writes them itself and then adds to its size."""
+cdef inline FaultCode reserve_text(Column *column, size_t length) noexcept nogil:
+    """Reserve `length` bytes after the data. The caller writes them and then adds to the size."""
     if unlikely(length > MAX_RENDERED):
         return FAULT_LIMIT_VALUE
     if unlikely(length > <size_t>0x7FFFFFFF - column.data.size):
@@ -33,19 +33,19 @@ cdef inline FaultCode ensure_capacity(Column *column, size_t length) noexcept no
 
 
 cdef inline uint8_t *write_byte(uint8_t *at, uint8_t byte) noexcept nogil:
-    """Write one byte; like all of these, returns where the next goes."""
+    """Write one byte. Like all of these functions, it returns the position after its output."""
     at[0] = byte
     return at + 1
 
 
 cdef inline uint8_t *write_decimal(uint8_t *at, uint64_t number) noexcept nogil:
-    """Write a number without sign or leading zeros: at most MAX_DIGITS bytes."""
+    """Write an unsigned number without leading zeros: at most MAX_DIGITS bytes."""
     cdef size_t length = 1
     cdef uint64_t power = 10
     cdef uint8_t *end
     cdef uint8_t *to
     while length < MAX_DIGITS and number >= power:
-        # The last product wraps; the length is compared first then.
+        # The last product overflows; the length is compared first then.
         power *= 10
         length += 1
     end = at + length
@@ -80,7 +80,7 @@ cdef inline uint64_t eight_digits(uint64_t number) noexcept nogil:
 
 
 cdef inline uint8_t *write_number(uint8_t *at, uint64_t number) noexcept nogil:
-    """As `write_decimal`, with few branches on the number of digits; all of the MAX_DIGITS bytes may be written."""
+    """Write as `write_decimal` does, with few branches on the number of digits. All MAX_DIGITS bytes may be written."""
     cdef size_t length
     if number < 100:
         memcpy(at, PAIRS + 2 * number + (number < 10), 2)
@@ -96,15 +96,15 @@ cdef inline uint8_t *write_number(uint8_t *at, uint64_t number) noexcept nogil:
 
 
 cdef inline uint8_t *write_signed(uint8_t *at, int64_t number) noexcept nogil:
-    """Write an integer's digits, with its sign if it is negative: up to MAX_DIGITS + 1 bytes may be written."""
-    # A digit takes the place of a sign that is not counted.
+    """Write the digits of an integer, with its sign if it is negative: up to MAX_DIGITS + 1 bytes."""
+    # Without sign, a digit overwrites it.
     at[0] = c"-"
-    # Turned as unsigned, so that the smallest number has a magnitude too.
+    # Negated as unsigned, so that the smallest number has a magnitude too.
     return write_number(at + (number < 0), 0 - <uint64_t>number if number < 0 else <uint64_t>number)
 
 
 cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smallest) noexcept nogil:
-    """Write a number with zeros in front of one below `smallest`, a power of ten: as many digits as that has."""
+    """Write a number with leading zeros, with as many digits as `smallest`, a power of ten."""
     while smallest > 1 and number < smallest:
         at = write_byte(at, c"0")
         smallest //= 10
@@ -112,7 +112,7 @@ cdef inline uint8_t *write_padded(uint8_t *at, uint64_t number, uint64_t smalles
 
 
 cdef inline uint8_t hex_digit(unsigned int nibble, uint8_t a) noexcept nogil:
-    """The digit for 0 to 15; `a` is the letter for ten, which settles the case."""
+    """The digit for 0 to 15. `a` is the letter for ten, in either case."""
     return <uint8_t>(c"0" + nibble if nibble < 10 else a + nibble - 10)
 
 

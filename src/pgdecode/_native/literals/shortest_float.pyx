@@ -1,10 +1,9 @@
 """The text that PostgreSQL 12 and later write for floats: the shortest decimal that reads back as the same value.
 
-The server's Ryu (common/d2s.c, common/f2s.c) differs from other shortest forms in one rule, kept here: a decimal
-exactly halfway between two floats is never written, so 1e23 is 9.999999999999999e+22. Digits are found in two ways.
-Most values people write have at most 15 digits, or 6 as a float4, and one division proves it; for the rest, free-format
-printing with exact integers (Steele and White 1990, Burger and Dybvig 1996), whose intermediate numbers are bounded by
-a double's range.
+The server's Ryu (common/d2s.c, common/f2s.c) differs from other shortest forms in one rule, which is followed here: it
+never writes a decimal exactly halfway between two floats, so 1e23 is 9.999999999999999e+22. Most values have at most 15
+digits, or 6 as a float4; one division finds these. The others are found by free-format printing with exact integers
+(Steele and White 1990, Burger and Dybvig 1996). The range of a double limits the intermediate numbers.
 """
 
 from libc.stddef cimport size_t
@@ -23,7 +22,7 @@ cdef enum:
     SINGLE_DIGITS = 6   # common/f2s.c, to_chars
 
 cdef struct Natural:
-    int n  # limbs in use, none of them a leading zero
+    int n  # used limbs, without leading zeros
     uint32_t[LIMBS] limb
 
 cdef struct Decimal:
@@ -101,7 +100,7 @@ cdef void add(Natural *number, const Natural *other) noexcept nogil:
 
 
 cdef void subtract_times(Natural *number, const Natural *other, uint32_t factor) noexcept nogil:
-    """Subtract `factor` times a number that has no more limbs; the difference is not negative."""
+    """Subtract `factor` times a number that has no more limbs. The difference is not negative."""
     cdef uint64_t product, borrow
     cdef uint64_t carry = 0
     cdef int i
@@ -119,11 +118,11 @@ cdef void subtract_times(Natural *number, const Natural *other, uint32_t factor)
 
 
 cdef uint32_t take_digit(Natural *rest, const Natural *scale) noexcept nogil:
-    """Divide `rest` by `scale`, whose highest limb is at least 2^27 and below 2^28; the quotient is below ten."""
+    """Divide `rest` by `scale`, whose highest limb is at least 2^27 and below 2^28. The quotient is below ten."""
     cdef uint32_t digit
     if rest.n < scale.n:
         return 0
-    # At most one too small: the highest limb has the room that makes the estimate good (Juckett 2014).
+    # At most one too small: the highest limb is large enough for a good estimate (Juckett 2014).
     digit = rest.limb[scale.n - 1] // (scale.limb[scale.n - 1] + 1)
     if digit:
         subtract_times(rest, scale, digit)
@@ -142,15 +141,15 @@ cdef int bit_length(uint64_t value) noexcept nogil:
 
 
 cdef int floor_log10_of_power_of_two(int exponent) noexcept nogil:
-    # 1292913986 = log10(2) * 2^32, near enough that no exponent of a double is on the wrong side of an integer.
+    # 1292913986 = log10(2) * 2^32, so precise that no exponent of a double is rounded to a wrong integer.
     return <int>((<int64_t>exponent * 1292913986) >> 32)
 
 
 cdef Decimal exact_digits(uint64_t mantissa, int exponent, bint at_power) noexcept nogil:
-    """The shortest decimal strictly between the middles to the doubles below and above mantissa * 2^exponent.
+    """The shortest decimal strictly between the midpoints to the doubles below and above mantissa * 2^exponent.
 
-    All is held as `rest` / `scale`, with the distances to those middles as `down` and `up` over the same scale;
-    at a power of two (`at_power`) the double below is half as far as the one above.
+    The value is `rest` / `scale`, and the distances to the midpoints are `down` and `up` over the same scale. At a
+    power of two (`at_power`), the double below is half as far away as the one above.
     """
     cdef Natural rest = natural(mantissa)
     cdef Natural scale = natural(1)
@@ -180,7 +179,7 @@ cdef Decimal exact_digits(uint64_t mantissa, int exponent, bint at_power) noexce
     if compare(&sum, &scale) > 0:
         multiply(&scale, 10)
         power += 1
-    # Bring the highest limb of the scale to 28 bits, as take_digit needs it.
+    # Shift the highest limb of the scale to 28 bits, as take_digit requires.
     align = (28 - bit_length(scale.limb[scale.n - 1])) & 31
     shift_left(&scale, align)
     shift_left(&rest, align)
@@ -214,15 +213,17 @@ cdef inline bint reads_back(double read, double value, int n_most) noexcept nogi
     cdef uint64_t bits = 0
     if n_most == DOUBLE_DIGITS:
         return read == value
-    # A double halfway between two float4 does not show on which side of it the decimal is.
+    # If the double is halfway between two float4, it does not show on which side the decimal is.
     memcpy(&bits, &read, 8)
     return <double><float>read == value and bits & 0x1FFFFFFF != 0x10000000
 
 
 cdef bint few_digits(double value, int log10, int n_most, Decimal *decimal) noexcept nogil:
-    """Whether a decimal of at most `n_most` digits reads back as the value; it is then the only one, so the shortest.
+    """Whether a decimal of at most `n_most` digits reads back as the value.
 
-    No such decimal is a middle between two doubles, which takes 54 bits.
+    There is only one such decimal: the shortest.
+
+    It is not a midpoint between two doubles, which would need 54 bits.
     """
     cdef double power = 1
     cdef double rounded
@@ -238,7 +239,7 @@ cdef bint few_digits(double value, int log10, int n_most, Decimal *decimal) noex
         log10 += value * power >= 1
     places = n_most - 1 - log10
     power = 1
-    # Powers of ten up to 10^22 are exact, so that the division below is rounded once, as reading the decimal is.
+    # Powers of ten up to 10^22 are exact, so that the division below is rounded once, like reading the decimal.
     for _i in range(places):
         power *= 10
     digits = <uint64_t>(value * power + 0.5)
@@ -254,7 +255,7 @@ cdef bint few_digits(double value, int log10, int n_most, Decimal *decimal) noex
 
 
 cdef uint8_t *write_layout(uint8_t *at, Decimal decimal, int n_most) noexcept nogil:
-    """Write digits as printf's %g of `n_most` digits would lay them out: fixed, or with an exponent of two or more."""
+    """Write digits as printf's %g with `n_most` digits does: fixed, or with an exponent of two or more digits."""
     cdef uint8_t[MAX_DIGITS] digits
     cdef int n = <int>(write_decimal(digits, decimal.digits) - digits)
     cdef int leading = decimal.exponent + n - 1
@@ -285,9 +286,9 @@ cdef uint8_t *write_layout(uint8_t *at, Decimal decimal, int n_most) noexcept no
 cdef size_t write_shortest(
     uint8_t *text, double value, bint negative, uint64_t fraction, int biased, int n_bits, int n_most
 ) noexcept nogil:
-    """Write a magnitude that is finite and not 0, of a type with `n_bits` of stored fraction and digits always kept.
+    """Write a magnitude that is finite and not 0, of a type with `n_bits` of stored fraction.
 
-    The value is mantissa * 2^exponent; a subnormal has the smallest exponent and no implied bit.
+    The value is mantissa * 2^exponent. A subnormal has the smallest exponent and no implied bit.
     """
     cdef int bias = 1023 if n_most == DOUBLE_DIGITS else 127
     cdef int exponent = (biased if biased else 1) - bias - n_bits
@@ -321,7 +322,7 @@ cdef size_t write_special(uint8_t *text, bint negative, bint infinite, bint nan)
 
 
 cdef size_t write_float8(uint8_t *text, double value) noexcept nogil:
-    """Write a float8 as float8out does with extra_float_digits above 0; returns the length."""
+    """Write a float8 as float8out does with extra_float_digits above 0. Returns the length."""
     cdef uint64_t bits = 0
     cdef uint64_t fraction
     cdef int biased
@@ -334,7 +335,7 @@ cdef size_t write_float8(uint8_t *text, double value) noexcept nogil:
 
 
 cdef size_t write_float4(uint8_t *text, float value) noexcept nogil:
-    """Write a float4 as float4out does with extra_float_digits above 0; returns the length."""
+    """Write a float4 as float4out does with extra_float_digits above 0. Returns the length."""
     cdef uint32_t bits = 0
     cdef uint32_t fraction
     cdef int biased

@@ -1,6 +1,6 @@
-"""Growable memory from pyarrow's pool: it reuses pages from batch to batch, and counts what Python still holds.
+"""Growable memory from pyarrow's pool, which reuses pages from batch to batch and counts the memory in use.
 
-Called a few times per batch and column, so taking the GIL here costs nothing that could be measured.
+These functions run a few times per batch and column, so that taking the GIL has no measurable cost.
 """
 
 from cpython.exc cimport PyErr_Clear
@@ -14,8 +14,8 @@ from pgdecode._native.fault cimport FAULT_NO_MEMORY
 import pyarrow as pa
 
 cdef extern from "Python.h":
-    # As plain C, where the result says whether an exception is set: to catch one as Python does takes memory, and an
-    # exception in a function that cannot raise would be lost, with OK for its result.
+    # Declared as plain C functions, whose results tell whether an exception is set. Catching an exception as Python
+    # does needs memory, and an exception in a function that cannot raise would be lost, with OK as the result.
     PyObject *PyObject_CallFunction(PyObject *callable, const char *format, ...)
     PyObject *PyObject_CallMethod(PyObject *object, const char *name, const char *format, ...)
     PyObject *PyObject_GetAttrString(PyObject *object, const char *name)
@@ -23,21 +23,21 @@ cdef extern from "Python.h":
     void Py_DECREF_C "Py_DECREF"(PyObject *object)
 
 cdef enum:
-    ALIGNMENT = 64  # of what is handed out of an arena, and of where `data` begins
+    ALIGNMENT = 64  # of pieces of an arena, and of `data`
     PAGE = 4096
 
 cdef object allocate = pa.allocate_buffer
 
 
 cdef FaultCode grow(Bytes *bytes, size_t capacity) noexcept nogil:
-    """Move to memory of `capacity` bytes and the slack; what was written stays."""
+    """Move to memory of `capacity` bytes and the slack. The contents are kept."""
     cdef FaultCode code
     if bytes.arena != NULL:
         return grow_own(bytes, capacity)
     with gil:
         code = grow_owner(bytes, capacity)
         if code != OK:
-            # The pool raises MemoryError; whatever else comes up, there is no memory to write to.
+            # The pool raises MemoryError. After any other exception, there is no memory either.
             PyErr_Clear()
     return code
 
@@ -47,7 +47,7 @@ cdef bint is_in_arena(const Bytes *bytes) noexcept nogil:
 
 
 cdef size_t taken_by(size_t capacity) noexcept nogil:
-    """Bytes of an arena for so many that may be written."""
+    """Bytes of an arena that a piece of `capacity` bytes needs."""
     return (capacity + SLACK + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
@@ -57,7 +57,7 @@ cdef void copy_to(void *to, const Bytes *bytes) noexcept nogil:
 
 
 cdef FaultCode grow_own(Bytes *bytes, size_t capacity) noexcept nogil:
-    """As `grow`; what was handed out last stays where it is, the former place of anything else is not used again."""
+    """Grow as `grow` does. The last piece grows in place; the former memory of other pieces is not used again."""
     cdef Arena *arena = bytes.arena
     cdef size_t needed = taken_by(capacity)
     cdef bint is_last = is_in_arena(bytes) and bytes.data + taken_by(bytes.capacity) == arena.at
@@ -86,8 +86,8 @@ cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
     cdef PyObject *found
     cdef void *address
     if bytes.owner == NULL and capacity >= PAGE:
-        # The pool places all large buffers at the beginning of a page, where the columns of a row would compete for the
-        # same few lines of the cache. So they begin at different places, which depend on where `bytes` is.
+        # The pool aligns large buffers to pages. The columns of a row would then compete for the same few cache lines.
+        # So buffers begin at different offsets, which depend on the address of `bytes`.
         bytes.start = <uintptr_t>bytes // sizeof(Bytes) * ALIGNMENT % PAGE
     size = <Py_ssize_t>(bytes.start + capacity + SLACK)
     if bytes.owner == NULL:
@@ -104,7 +104,7 @@ cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
     if found != NULL:
         Py_DECREF_C(found)
     if address == NULL:
-        # Moved, perhaps, to where nobody knows: nothing may be written any more.
+        # The memory may have moved to an unknown address: nothing may be written any more.
         bytes.data = NULL
         bytes.capacity = bytes.size
         return FAULT_NO_MEMORY
@@ -114,13 +114,13 @@ cdef FaultCode grow_owner(Bytes *bytes, size_t capacity) noexcept:
 
 
 cdef FaultCode grow_likely(Bytes *bytes, size_t extra, double a_row, int64_t n_done, int64_t n_rows) noexcept nogil:
-    """Reserve `extra` more bytes and, if that is more, enough for all rows of as many bytes as those done have had.
+    """Reserve `extra` more bytes, or enough for all rows at the average size of the rows so far, if that is more.
 
-    A few may have been the longest: up to FEW_ROWS, never more than eight times of what is needed now.
+    The first rows may be the longest: up to FEW_ROWS rows, the estimate is at most eight times what is needed now.
     """
     cdef size_t needed = bytes.size + extra
     cdef size_t half_more = bytes.capacity + (bytes.capacity >> 1)
-    # An eighth more than the average: rows differ.
+    # An eighth more than the average, because rows differ.
     cdef double likely = 1.125 * a_row * <double>n_rows + <double>extra
     if n_done < FEW_ROWS:
         likely = min(likely, 8.0 * <double>needed)
@@ -129,7 +129,7 @@ cdef FaultCode grow_likely(Bytes *bytes, size_t extra, double a_row, int64_t n_d
 
 
 cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil:
-    """Allocate exactly `size` bytes, all zero: no old memory shows under nulls."""
+    """Allocate exactly `size` bytes of zeros, so that no old memory shows under nulls."""
     if grow(bytes, size) != OK:
         return FAULT_NO_MEMORY
     memset(bytes.data, 0, size)
@@ -138,11 +138,11 @@ cdef FaultCode open_zeroed(Bytes *bytes, size_t size) noexcept nogil:
 
 
 cdef object hand_over(Bytes *bytes):
-    """The bytes as a pyarrow buffer, which then owns them; None where none were ever reserved."""
+    """Make a pyarrow buffer that owns the memory; None if none was ever reserved."""
     if bytes.owner == NULL:
         return None
     if bytes.data != NULL:
-        # Old memory must not show before the values, nor in the padding that Arrow may read. The pool has allocated
+        # Old memory must not show in front of the values, or in the padding that Arrow may read. The pool allocates
         # whole multiples of the alignment.
         memset(bytes.data - bytes.start, 0, bytes.start)
         memset(bytes.data + bytes.size, 0, (ALIGNMENT - bytes.size % ALIGNMENT) % ALIGNMENT)
@@ -167,7 +167,7 @@ cdef void free_bytes(Bytes *bytes) noexcept:
 
 
 cdef int open_arenas(Arenas *arenas, Py_ssize_t n, size_t size) except -1:
-    """Make arenas of so many bytes each; `free_arenas` may be called whatever happens here, if they were all zero."""
+    """Make n arenas of `size` bytes. `free_arenas` may be called after an error, if the struct was zero before."""
     cdef Py_ssize_t i
     size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
     arenas.items = <Arena *>calloc(<size_t>n, sizeof(Arena))

@@ -1,7 +1,7 @@
-"""Copies to memory that is not read again soon, past the caches: it need not be fetched first, and displaces nothing.
+"""Copies past the caches, to memory that is not read soon: it is not fetched first, and displaces nothing.
 
-Where the compiler's target has no stores of that kind, the copies are ordinary ones; the bytes are the same.
-PGDECODE_PLAIN_COPIES builds that branch, to test it.
+If the compiler's target has no such stores, the copies are ordinary ones. PGDECODE_PLAIN_COPIES builds that branch,
+for a test.
 """
 
 from libc.stddef cimport size_t
@@ -89,6 +89,6 @@ cdef extern from *:
     #endif
     """
     void copy_uncached "pgdecode_copy_uncached" (void *to, const void *from_, size_t n) nogil
-    # Copies so many numbers, each with `added` added.
+    # Copies numbers, and adds `added` to each.
     void add_uncached "pgdecode_add_uncached" (int32_t *to, const int32_t *from_, size_t n, int32_t added) nogil
     void fill_uncached "pgdecode_fill_uncached" (int32_t *to, size_t n, int32_t value) nogil

@@ -1,4 +1,4 @@
-"""Text of another client_encoding than UTF8, made UTF-8 by a Python codec."""
+"""Converts text in another client_encoding to UTF-8, with a Python codec."""
 
 from cpython.ref cimport PyObject
 from libc.stddef cimport size_t
@@ -7,8 +7,8 @@ from libc.stdint cimport uint8_t
 from pgdecode._native.fault cimport OK, FaultCode
 
 cdef struct Charset:
-    PyObject *decode   # from bytes to str, one reference; NULL where only ASCII has a known meaning
-    PyObject *text     # what was converted last; the bytes that were handed out are its own
+    PyObject *decode   # from bytes to str, one reference; NULL: only ASCII can be converted
+    PyObject *text     # the last converted text, which owns the bytes that were returned
 
 
 cdef inline bint is_ascii(const uint8_t *text, size_t length) noexcept nogil:
@@ -23,9 +23,9 @@ cdef FaultCode convert(Charset *charset, const uint8_t **text, size_t *length) n
 
 
 cdef inline FaultCode to_utf8(Charset *charset, const uint8_t **text, size_t *length) noexcept nogil:
-    """Put UTF-8 in place of text, good until the next is converted; ASCII, and all where charset is NULL, stays.
+    """Replace text by its UTF-8, which is valid until the next call. ASCII stays, and all text if charset is NULL.
 
-    Faults: ENCODING for bytes that the encoding has no character for.
+    Faults: ENCODING for bytes that the encoding does not have.
     """
     if charset == NULL or is_ascii(text[0], length[0]):
         return OK

@@ -1,4 +1,4 @@
-"""Converts text to UTF-8 by Python's codecs, a value at a time; ASCII never comes here."""
+"""Converts text to UTF-8 with Python's codecs, one value at a time. ASCII is never converted."""
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
@@ -9,7 +9,7 @@ cdef extern from "Python.h":
 
 
 cdef void keep(Charset *charset, object text) noexcept:
-    """Hold one reference to the text, and let the one before go."""
+    """Keep a reference to the text, and release the one before."""
     before = charset.text
     Py_INCREF(text)
     charset.text = <PyObject *>text
@@ -31,12 +31,12 @@ cdef FaultCode convert(Charset *charset, const uint8_t **text, size_t *length) n
         except UnicodeError:
             return FAULT_ENCODING
         except BaseException:
-            # Codecs raise nothing else but MemoryError; whatever comes up, there is no text.
+            # Codecs raise only MemoryError. After any other exception, there is no text either.
             return FAULT_NO_MEMORY
 
 
 cdef int open_charset(Charset *charset, object decode) except -1:
-    """Make a zeroed Charset ready; `decode` is a function from bytes to str, or None for ASCII alone."""
+    """Prepare a zeroed Charset. `decode` is a function from bytes to str, or None if only ASCII can be converted."""
     if decode is not None:
         Py_INCREF(decode)
         charset.decode = <PyObject *>decode

@@ -6,13 +6,13 @@ from libc.string cimport memcpy
 
 
 cdef inline bint is_plain(const uint8_t *text, size_t length) noexcept nogil:
-    """Whether it is ASCII without NUL throughout, as most text is; eight bytes at a time."""
+    """Whether text is ASCII without NUL, as most text is; eight bytes at a time."""
     cdef uint64_t word = 0
     cdef uint64_t seen = 0
     cdef size_t at = 0
     if length < 8:
         while at < length:
-            # A byte less one has its high bit only where the byte is NUL or has it, or is 0x80: no ASCII.
+            # The high bit is set in NUL minus one, and in every byte that is not ASCII. It is not set otherwise.
             seen |= text[at] | <uint8_t>(text[at] - 1)
             at += 1
         return not seen & 0x80
@@ -26,7 +26,7 @@ cdef inline bint is_plain(const uint8_t *text, size_t length) noexcept nogil:
 
 
 cdef inline size_t utf8_prefix(const uint8_t *text, size_t length) noexcept nogil:
-    """Length of the longest valid prefix; equal to `length` when all of it is UTF-8."""
+    """Length of the longest valid prefix; `length` if all of it is UTF-8."""
     cdef size_t at = 0
     cdef size_t more, i
     cdef uint8_t lead, low, high
@@ -41,7 +41,7 @@ cdef inline size_t utf8_prefix(const uint8_t *text, size_t length) noexcept nogi
         if lead < 0x80:
             at += 1
             continue
-        # Bounds of the second byte: Unicode, table 3-7 (well-formed UTF-8 byte sequences).
+        # Limits of the second byte: Unicode, table 3-7 (well-formed UTF-8 byte sequences).
         low = 0x80
         high = 0xBF
         if 0xC2 <= lead <= 0xDF:

@@ -1,4 +1,4 @@
-"""Decodes the inserts, updates and deletes of one relation into typed columns: one thread's work."""
+"""Decodes the inserts, updates and deletes of one relation into typed columns, in one thread."""
 
 from cython cimport final
 from libc.stddef cimport size_t
@@ -14,23 +14,23 @@ from pgdecode._native.rows.row_columns cimport RowSet
 
 @final
 cdef class RowDecoder:
-    """Puts any range of a source's rows into a `RowSet`; what can be wrong with them is left there, too."""
+    """Decodes any range of a source's rows into a `RowSet`, which also takes the faults."""
 
     cdef CellIndex cell_index
     cdef readonly int64_t n_rows
     cdef int n_columns
     cdef int64_t relation_id
-    cdef bytes joined        # the columns' names, one after the other
+    cdef bytes joined        # the names of the columns, concatenated
     cdef const char *all_names
-    cdef size_t free_name    # bytes of a name that are no expansion
+    cdef size_t free_name    # bytes of a name that do not count as expansion
     cdef size_t *name_ends
-    cdef list trees          # CodecTree per column; codecs point into them
+    cdef list trees          # one CodecTree for each column; the codecs point into them
     cdef const Codec **codecs
-    cdef Cell *spread        # one column of a block's old tuples, in the rows that have them
-    cdef int first_label     # of the table's columns, behind the plan's
+    cdef Cell *spread        # one column of a block's old tuples, spread to the rows that have one
+    cdef int first_label     # of the table's columns, after those of the plan
     cdef bint permissive
     cdef bint null_unrepresentable
-    cdef RowSet *out         # where rows go, whose columns are these
+    cdef RowSet *out         # the output for rows
     cdef Column *op
     cdef Column *xid
     cdef Column *old_type

@@ -1,13 +1,13 @@
-"""Decodes the inserts, updates and deletes of one relation into typed columns: one thread's work.
+"""Decodes the inserts, updates and deletes of one relation into typed columns, in one thread.
 
-The cells of a block of rows are indexed, then decoded one column after the other.
+The cells of a block of rows are indexed, and then decoded one column after the other.
 """
 
 from libc.stdint cimport int16_t, int32_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from pgdecode._native.arrow.builder cimport WORD_BYTES, Word
+from pgdecode._native.arrow.builder cimport KEYWORD_BYTES, Keyword
 from pgdecode._native.arrow.column_builder cimport (
     end_list,
     limit_text,
@@ -25,7 +25,7 @@ from pgdecode._native.arrow.column_builder cimport (
     write_struct_nulls,
 )
 from pgdecode._native.arrow.payload_array cimport Source
-from pgdecode._native.codecs.block_decoder cimport MAX_DATA, put_cells
+from pgdecode._native.codecs.block_decoder cimport MAX_DATA, decode_cells
 from pgdecode._native.codecs.registry cimport CodecTree
 from pgdecode._native.cursor cimport be32
 from pgdecode._native.fault cimport (
@@ -131,7 +131,7 @@ cdef class RowDecoder:
         return self.first_of(n_before)
 
     cdef FaultCode first_of(self, size_t n_before) noexcept nogil:
-        """Put the fault of the earliest row last, where `run` raises it."""
+        """Put the fault of the earliest row last; `run` raises that one."""
         cdef size_t best = n_before, i
         cdef Fault fault
         for i in range(n_before, self.out.faults.n):
@@ -143,13 +143,13 @@ cdef class RowDecoder:
         return fault.code
 
     cdef bint is_alone(self, FaultCode code) noexcept nogil:
-        """Whether what is too large for the batch is the fault of a value, there being but one row."""
+        """Whether a batch that is too large is the fault of a value, because it has only one row."""
         return self.n_rows == 1 and (code == FAULT_LIMIT_BATCH or code == FAULT_LIMIT_EXPANSION)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     cdef FaultCode decode_column(self, Column *column, const Cells *cells, int c, int64_t first) noexcept nogil:
-        """Append a block's values to a column; where one is at fault, that is kept, and the value is null."""
+        """Append a block's values to a column. A bad value is null, and its fault is kept."""
         cdef size_t at = 0
         cdef size_t before, more = 0
         cdef FaultCode code
@@ -163,10 +163,10 @@ cdef class RowDecoder:
         before = text_in(column)
         limit_text(column, self.out.most_text - self.out.text)
         while code == OK and at < cells.n:
-            code = put_cells(cells, &at, column, self.codecs[c])
+            code = decode_cells(cells, &at, column, self.codecs[c])
             more = text_in(column) - before
             if unlikely(more > self.out.most_text - self.out.text):
-                # Several children were each within the limit, or a value at once too long.
+                # Several children were each within the limit, or a single value was too long.
                 code = FAULT_LIMIT_EXPANSION
                 at = cells.n - 1
                 take_back(column, column.n - 1)
@@ -182,7 +182,7 @@ cdef class RowDecoder:
     cdef FaultCode keep_value(
         self, FaultCode code, Column *column, const Cell *cell, int c, size_t at, int64_t first
     ) noexcept nogil:
-        """Keep the fault of a value, which is null then; other faults end the decoding."""
+        """Keep the fault of a value, which becomes null. Other faults end decoding."""
         cdef Fault fault
         if FAULT_LIMIT_BATCH <= code <= FAULT_NO_MEMORY and not self.is_alone(code):
             return code
@@ -203,7 +203,7 @@ cdef class RowDecoder:
         return keep_fault(&self.out.faults, &fault)
 
     cdef FaultCode decode_olds(self, int64_t first) noexcept nogil:
-        """The old tuples of a block, as a struct; of most columns none has a value."""
+        """Decode the old tuples of a block into a struct. Most of its columns have no value."""
         cdef FaultCode code
         cdef Cells cells
         cdef int i, c
@@ -226,7 +226,7 @@ cdef class RowDecoder:
         return code
 
     cdef bint has_old(self, int c) noexcept nogil:
-        """Whether a column has a value in any old tuple of the block: where keys alone are sent, few columns have."""
+        """Whether a column has a value in any old tuple of the block. If only keys are sent, few columns do."""
         cdef const Cell *cell = self.cell_index.olds + c
         cdef int _i
         for _i in range(self.cell_index.n_olds):
@@ -236,7 +236,7 @@ cdef class RowDecoder:
         return False
 
     cdef void spread_olds(self, int c) noexcept nogil:
-        """Put a column's cells of the old tuples into the rows that have them."""
+        """Spread the cells of a column of the old tuples to the rows that have one."""
         cdef int i
         for i in range(self.cell_index.n):
             if self.cell_index.rows[i].old_type:
@@ -275,16 +275,16 @@ cdef class RowDecoder:
         return code
 
     cdef FaultCode put_ops(self) noexcept nogil:
-        """Words for the rows' tags, copied in blocks of constant size: the next is written over the rest."""
+        """Write the keywords of the rows' tags in blocks of constant size. The next one overwrites the excess."""
         cdef Column *op = self.op
         cdef FaultCode code = OK
-        cdef const Word *word
+        cdef const Keyword *keyword
         cdef const Row *row = self.cell_index.rows
         cdef size_t n = <size_t>self.cell_index.n
         cdef size_t i
         cdef uint8_t *to
         cdef int32_t *ends
-        cdef size_t needed = n * WORD_BYTES
+        cdef size_t needed = n * KEYWORD_BYTES
         if op.data.size + needed > <size_t>MAX_DATA:
             return FAULT_LIMIT_BATCH
         if op.data.data == NULL and op.expected < <size_t>MAX_DATA // LETTERS_OF_OP:
@@ -295,9 +295,9 @@ cdef class RowDecoder:
         ends = <int32_t *>(op.ends.data + op.ends.size)
         for i in range(n):
             if row[i].payload != NULL:
-                word = &PLAN.table.kinds[PLAN.table.by_tag[row[i].tag]]
-                memcpy(to, word.text, WORD_BYTES)
-                to += word.length
+                keyword = &PLAN.table.kinds[PLAN.table.by_tag[row[i].tag]]
+                memcpy(to, keyword.text, KEYWORD_BYTES)
+                to += keyword.length
             ends[i] = <int32_t>(to - op.data.data)
         op.data.size = <size_t>(to - op.data.data)
         op.ends.size += n * sizeof(int32_t)
@@ -326,7 +326,7 @@ cdef class RowDecoder:
                     if code != OK:
                         return code
                     if unlikely(length > self.free_name):
-                        # A byte is sent for it.
+                        # Each such column has a byte in the payload.
                         self.out.text += length - self.free_name
             if unlikely(self.out.text > self.out.most_text):
                 return FAULT_LIMIT_EXPANSION

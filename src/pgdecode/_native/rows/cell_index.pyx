@@ -7,38 +7,38 @@ from libc.string cimport memcpy, memset
 from pgdecode._native.arrow.payload_array cimport CORRUPT, LAYOUT_OFFSETS32, PRESENT, Presence, payload_at
 from pgdecode._native.cursor cimport be32, be64, prefetch
 from pgdecode._native.fault cimport (
-    FAULT_BAD_ARRAY, FAULT_LIMIT_VALUE, FAULT_NOT_A_ROW, FAULT_NO_MEMORY, FAULT_OTHER_RELATION, OK, keep_fault,
+    FAULT_BAD_ARRAY, FAULT_NOT_A_ROW, FAULT_NO_MEMORY, FAULT_OTHER_RELATION, OK, keep_fault,
     unlikely,
 )
 from pgdecode._native.wire.envelope_builder cimport open_check, rules_of
 from pgdecode._native.wire.stream_state cimport READING_PLAIN, READING_STREAMED, resolve_payload, marks, may_carry_xid
+from pgdecode._native.wire.tuples cimport remove_long_values
 from pgdecode._native.wire.walker cimport STREAMED, walk_message
 from pgdecode._native.wire.wire_plan cimport N_MESSAGES, PLAN, TAG_MARKED
 
 from pgdecode.protocol import limits as sizes
 
 cdef enum:
-    # A block's cells stay in the first cache: 16 bytes each.
+    # A block's cells, of 16 bytes each, stay in the first cache.
     BLOCK_CELLS = 1536
     LEAST_ROWS = 32
     MOST_ROWS = 512
-    AHEAD = 4096      # bytes: how far ahead of the cells that are indexed payloads are prefetched
-    LINE = 64         # bytes that come from memory together
+    AHEAD = 4096      # bytes: payloads are prefetched this far ahead
+    LINE = 64         # bytes: a line of the cache
     CELL_HEADER = 5   # bytes: a cell's kind and length
-    LENGTH_BYTES = 4  # of a value
 
 
 cdef inline const uint8_t *index_cells(const uint8_t *p, const uint8_t *end, Cell *cell, int n) noexcept nogil:
-    """Index `n` cells, and return where they end; NULL, or another address than `end`, where the walk has to look.
+    """Index `n` cells, and return their end. Returns NULL, or another address than `end`, if the walk must decide.
 
-    That is where one is u or is not well-formed. The cells count only where `end` is returned. This is a loop of its
-    own because `take_cell` makes typed rows up to 11 % slower (wide rows in binary).
+    That is the case if a cell is u or malformed. The cells are valid only if `end` is returned. This loop does not use
+    `take_cell`, which makes typed rows up to 11 % slower (wide rows in binary).
     """
     cdef const Cell *last = cell + n
-    # As numbers of 64 bits: no length makes these wrap, so that one comparison a cell is enough, in front of it.
+    # 64-bit numbers do not overflow for any length, so that one comparison before each cell is enough.
     cdef uint64_t at = <size_t>p
     cdef uint64_t stop = <size_t>end
-    cdef uint64_t last_value = stop - CELL_HEADER   # where a value can begin at the latest
+    cdef uint64_t last_value = stop - CELL_HEADER   # the last position where a value can begin
     cdef uint32_t length
     cdef uint8_t kind
     while cell != last:
@@ -62,7 +62,7 @@ cdef inline const uint8_t *index_cells(const uint8_t *p, const uint8_t *end, Cel
 
 
 cdef object bytes_of(object buffer, int width, str name):
-    """A buffer of items of that width as bytes; a pyarrow buffer is of bytes already."""
+    """A buffer of items of `width` bytes as bytes. A pyarrow buffer has bytes already."""
     view = memoryview(buffer)
     if view.itemsize not in (1, width) or view.nbytes % width:
         raise ValueError(f"{name} holds items of {width} bytes, not {view.nbytes} bytes in items of {view.itemsize}")
@@ -86,7 +86,7 @@ cdef class CellIndex:
         self.relation_id = relation_id
         self.n_columns = n_columns
         self.empty_is_null = empty_is_null
-        # Unset, a memoryview is not None to C code.
+        # An unset memoryview is not None for C code.
         self.selection = self.streamed = None
         if selection is not None:
             self.selection = bytes_of(selection, sizeof(int64_t), "selection")
@@ -101,7 +101,7 @@ cdef class CellIndex:
         self.cells = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
         self.olds = <Cell *>calloc(<size_t>self.most_rows * (n_columns + 1), sizeof(Cell))
         self.spans = <Span *>calloc(<size_t>self.most_rows, sizeof(Span))
-        # Of two readings it is the one that names the relation.
+        # Of two readings, the one with this relation is right.
         self.known.ids = <uint32_t *>calloc(1, sizeof(uint32_t))
         if (
             self.known.ids == NULL
@@ -116,7 +116,7 @@ cdef class CellIndex:
         self.known.collected = True
         self.rules = rules_of(limits, strict_flags)
         self.most_bytes = min(self.rules.max_payload_bytes, self.rules.max_value_bytes)
-        # Values above the limit are null, and the rest of their row is decoded: the walk does not have the limit.
+        # Values above the limit become null, and the rest of their row is decoded. So the walk does not have the limit.
         self.max_value_bytes = self.rules.max_value_bytes
         self.rules.max_value_bytes = sizes.MAX_PAYLOAD
         self.first_label = len(PLAN.labels)
@@ -149,14 +149,14 @@ cdef class CellIndex:
         return 0
 
     cdef inline int64_t source_row(self, int64_t row) noexcept nogil:
-        """The source's row that a row of the output is made of."""
+        """The row of the source for a row of the output."""
         cdef int64_t selected = row
         if self.selection is not None:
             memcpy(&selected, &self.selection[row * sizeof(selected)], sizeof(selected))
         return selected
 
     cdef inline const Segment *segment_with(self, int64_t source_row) noexcept nogil:
-        """The segment that a row lies in; rows mostly come in the source's order, so it is this one or the next."""
+        """The segment of a row. Rows mostly come in the source's order, so it is this one or the next."""
         while source_row < self.segment_start:
             self.segment -= 1
             self.segment_start -= self.source.segments[self.segment].n_rows
@@ -166,9 +166,9 @@ cdef class CellIndex:
         return &self.source.segments[self.segment]
 
     cdef FaultCode index_block(self, int64_t first, int64_t stop) noexcept nogil:
-        """Index rows of the output from `first` on, up to `stop` or `most_rows` of them.
+        """Index rows of the output from `first` on, up to `stop` or `most_rows` rows.
 
-        Faults of rows are kept, others end the block.
+        Faults of rows are kept. Other faults end the block.
         """
         cdef FaultCode code
         cdef Row *row
@@ -208,7 +208,7 @@ cdef class CellIndex:
             i += 1
 
     cdef bint locate(self, int64_t first) noexcept nogil:
-        """Find the block's payloads; False where the array is corrupt."""
+        """Locate the block's payloads. False if the array is corrupt."""
         cdef const Segment *segment
         cdef const int32_t *offsets
         cdef int64_t source_row = self.source_row(first)
@@ -223,7 +223,7 @@ cdef class CellIndex:
             and segment.validity == NULL
             and segment.n_rows - source_row >= self.n
         ):
-            # As `payload_at`, for all of them at once.
+            # As `payload_at`, for all rows at once.
             offsets = <const int32_t *>segment.index + segment.first + source_row
             for i in range(self.n):
                 wrong |= (offsets[i] < 0) | (offsets[i + 1] < offsets[i])
@@ -242,9 +242,9 @@ cdef class CellIndex:
         return True
 
     cdef int index_fast_rows(self, int64_t first, int i) noexcept nogil:
-        """Index inserts, updates without old tuple, and deletes in which all is well, most of all rows, from i on.
+        """Index well-formed inserts, updates without old tuple, and deletes, from row i on. Most rows are these.
 
-        Returns the first that is another, which is for `index_row`, or the number of rows.
+        Returns the first other row, which `index_row` handles, or the number of rows.
         """
         cdef int n = self.n
         cdef int n_columns = self.n_columns
@@ -264,14 +264,14 @@ cdef class CellIndex:
             p = payload.data
             end = p + payload.length
             if ahead < <size_t>end or ahead > <size_t>end + AHEAD:
-                # The first row, or one that lies elsewhere, or is long.
+                # The first row, or one in another place, or a long one.
                 ahead = <size_t>end
             if has_flags:
                 prefix = 4 if self.streamed[first + i] else 0
             # No value is longer than its payload.
             if unlikely(p == NULL or payload.length < prefix + 8 or payload.length > most_bytes):
                 break
-            # A length's high byte, mostly 0, stands where the other reading has its mark.
+            # The high byte of a length, usually 0, is at the position of the other reading's mark.
             if not has_flags and (payload.length <= 9 or p[9]) and marks(payload) != READING_PLAIN:
                 break
             differs = (be64(p + prefix) ^ row_header) << 8
@@ -304,10 +304,11 @@ cdef class CellIndex:
         return i
 
     cdef FaultCode index_row(self, int i, int64_t row, const Span *payload) noexcept nogil:
-        """Index a payload, or leave in `fault` what is wrong with it."""
+        """Index a payload, or set `fault`."""
         cdef Row *indexed = &self.rows[i]
         cdef Cell *cells = self.cells + <size_t>i * self.n_columns
         cdef bint streamed = False
+        cdef Fault fault
         cdef FaultCode code
         self.new_builder.cells = cells
         self.old_builder.cells = self.olds + <size_t>self.n_olds * self.n_columns
@@ -323,10 +324,20 @@ cdef class CellIndex:
         indexed.old_type = self.walk.old_type
         self.has_streamed |= streamed
         if unlikely(payload.length > self.max_value_bytes):
+            memset(&fault, 0, sizeof(fault))
+            fault.tag = indexed.tag
+            fault.label = <int16_t>self.first_label
+            fault.row = row
+            fault.relation = self.relation_id
+            fault.expected = <int64_t>self.max_value_bytes
             if indexed.old_type:
-                code = self.leave_out_long_values(self.old_builder.cells, indexed, row)
+                code = remove_long_values(
+                    self.old_builder.cells, <size_t>self.n_columns, payload.data, fault, True, False, self.faults
+                )
             if code == OK and indexed.tag != c"D":
-                code = self.leave_out_long_values(cells, indexed, row)
+                code = remove_long_values(
+                    cells, <size_t>self.n_columns, payload.data, fault, True, False, self.faults
+                )
             if code != OK:
                 return code
         if indexed.old_type:
@@ -338,31 +349,8 @@ cdef class CellIndex:
             self.fill_from_old(indexed, cells)
         return OK
 
-    cdef FaultCode leave_out_long_values(self, Cell *cells, const Row *row, int64_t number) noexcept nogil:
-        """Make values above the limit null, and keep their faults."""
-        cdef Fault fault
-        cdef int c
-        for c in range(self.n_columns):
-            if cells[c].value == NULL or cells[c].length <= self.max_value_bytes:
-                continue
-            memset(&fault, 0, sizeof(fault))
-            fault.code = FAULT_LIMIT_VALUE
-            fault.tag = row.tag
-            fault.label = <int16_t>(self.first_label + c)
-            fault.column = c
-            fault.row = number
-            fault.relation = self.relation_id
-            fault.offset = <size_t>(cells[c].value - row.payload) - LENGTH_BYTES
-            fault.expected = <int64_t>self.max_value_bytes
-            fault.seen = <int64_t>cells[c].length
-            if keep_fault(self.faults, &fault) != OK:
-                return FAULT_NO_MEMORY
-            cells[c].value = NULL
-            cells[c].kind = c"n"
-        return OK
-
     cdef void fill_from_old(self, Row *row, Cell *cells) noexcept nogil:
-        """Put the old tuple's cell where the new one is u, if that has a value."""
+        """Replace new cells that are u by the old tuple's cell, if that has a value."""
         cdef int c
         for c in range(self.n_columns):
             if cells[c].kind != c"u":
@@ -373,7 +361,7 @@ cdef class CellIndex:
                 row.has_unchanged = self.has_unchanged = True
 
     cdef FaultCode resolve_streams(self, int64_t row, const Span *payload, bint *streamed) noexcept nogil:
-        """Whether a payload carries an xid prefix: as the caller says, else by its structure."""
+        """Whether a payload has an xid prefix: the caller's flag, or else its structure, decides."""
         cdef uint8_t stream_flag = 0
         cdef FaultCode code = OK
         cdef int readings
@@ -389,12 +377,12 @@ cdef class CellIndex:
         return code
 
     cdef FaultCode walk_row(self, const Span *payload, bint streamed) noexcept nogil:
-        """Walk a payload that may be anything."""
+        """Walk a payload of any kind."""
         cdef FaultCode code = self.check_kind(payload, streamed)
         return code if code != OK else walk_message(&self.walk, payload.data, payload.length, streamed)
 
     cdef FaultCode check_kind(self, const Span *payload, bint streamed) noexcept nogil:
-        """Only inserts, updates and deletes of the relation; what is malformed is left for the walk to say."""
+        """Accept only inserts, updates and deletes of the relation. The walk reports malformed payloads."""
         cdef size_t at = 5 if streamed else 1
         cdef uint8_t tag = payload.data[0] if payload.length else 0
         cdef int index = PLAN.table.by_tag[tag]

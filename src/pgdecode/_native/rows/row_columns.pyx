@@ -1,4 +1,4 @@
-"""Rows of one relation as typed columns: what one thread has decoded, or all of them."""
+"""Rows of one relation as typed columns: the output, or the part of one thread."""
 
 from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free
@@ -30,11 +30,11 @@ from pgdecode._native.memory.buffers cimport has_capacity, reserve
 from pgdecode._native.memory.non_temporal_copy cimport add_uncached, copy_uncached
 
 cdef enum:
-    MOST_TIMES = 4  # the bytes of all payloads is as much text as is expected: the first rows may be the longest
+    MOST_TIMES = 4  # times the bytes of all payloads: limit of the expected text; the first rows may be the longest
 
 
 cdef int open_rowset(RowSet *rows, list types, int64_t expected, bint in_parts) except -1:
-    """Open columns of these Arrow types, for so many rows, which may come as parts; `rows` is all zero."""
+    """Open columns of these Arrow types for `n_rows` rows, perhaps in parts. `rows` is zero."""
     cdef int i
     rows.columns = <Column *>calloc(len(types), sizeof(Column))
     if rows.columns == NULL:
@@ -48,16 +48,16 @@ cdef int open_rowset(RowSet *rows, list types, int64_t expected, bint in_parts) 
     return 0
 
 
-cdef FaultCode open_part(RowSet *part, const RowSet *whole, int64_t expected, Arena *arena) noexcept nogil:
-    """Open columns as another has them, in memory of an arena."""
+cdef FaultCode open_part(RowSet *part, const RowSet *output, int64_t expected, Arena *arena) noexcept nogil:
+    """Open columns of the same types as another row set, in memory of an arena."""
     cdef int i
-    part.columns = <Column *>calloc(<size_t>whole.n_columns, sizeof(Column))
+    part.columns = <Column *>calloc(<size_t>output.n_columns, sizeof(Column))
     if part.columns == NULL:
         return FAULT_NO_MEMORY
-    part.n_columns = whole.n_columns
-    part.most_text = whole.most_text
+    part.n_columns = output.n_columns
+    part.most_text = output.most_text
     for i in range(part.n_columns):
-        if open_as(&part.columns[i], &whole.columns[i], arena) != OK:
+        if open_as(&part.columns[i], &output.columns[i], arena) != OK:
             return FAULT_NO_MEMORY
         expect(&part.columns[i], <size_t>expected)
     return OK
@@ -72,7 +72,7 @@ cdef void empty_rowset(RowSet *rows) noexcept nogil:
 
 
 cdef bint fits_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
-    """Whether there is room for the rows of a part."""
+    """Whether there is memory for the rows of a part."""
     cdef int i
     for i in range(rows.n_columns):
         if not fits_column(&rows.columns[i], &part.columns[i], 0):
@@ -81,7 +81,7 @@ cdef bint fits_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
 
 
 cdef FaultCode place_rowset(RowSet *rows, RowSet *part) noexcept nogil:
-    """Give the rows of a part their place, behind all others. Faults: LIMIT_BATCH, LIMIT_EXPANSION, NO_MEMORY."""
+    """Assign the rows of a part their position, after all others. Faults: LIMIT_BATCH, LIMIT_EXPANSION, NO_MEMORY."""
     cdef FaultCode code
     cdef double share
     cdef size_t k
@@ -101,14 +101,14 @@ cdef FaultCode place_rowset(RowSet *rows, RowSet *part) noexcept nogil:
 
 
 cdef double share_expected(const RowSet *rows, const RowSet *part) noexcept nogil:
-    """How much to expect, as a share, of the text that there would be if all rows were like those that have come."""
+    """The share of the text to expect, if all rows are like the rows so far."""
     cdef size_t n = length_of(&rows.columns[OP]) + length_of(&part.columns[OP])
     cdef double text = <double>(rows.text + part.text) / <double>(n + 1) * <double>rows.columns[OP].expected
     return min(1.0, MOST_TIMES * <double>rows.n_bytes / (text + 1.0))
 
 
 cdef void write_rowset(const RowSet *rows, const RowSet *part) noexcept nogil:
-    """Write the rows of a part to their place."""
+    """Copy the rows of a part to their position."""
     cdef int i
     for i in range(rows.n_columns):
         write_column(&rows.columns[i], &part.columns[i])
@@ -125,7 +125,7 @@ cdef void free_rowset(RowSet *rows) noexcept:
 # -- columns ---------------------------------------------------------------------------------------------------------
 
 cdef bint fits_column(const Column *to, const Column *part, size_t n_nulls) noexcept nogil:
-    """Whether there is room for all items of another column, behind so many nulls and those that are postponed."""
+    """Whether there is memory for all items of another column, after `n_before` nulls and the postponed ones."""
     cdef size_t n
     cdef int child
     if part.n == 0:
@@ -149,7 +149,7 @@ cdef bint fits_column(const Column *to, const Column *part, size_t n_nulls) noex
 
 
 cdef FaultCode place_column(Column *to, Column *part, double share) noexcept nogil:
-    """Give all items of a part's column their place behind this one's. Faults: LIMIT_BATCH, NO_MEMORY."""
+    """Assign all items of a part's column their position after this one's. Faults: LIMIT_BATCH, NO_MEMORY."""
     cdef FaultCode code = OK
     cdef int child
     if part.n:
@@ -170,7 +170,7 @@ cdef FaultCode place_column(Column *to, Column *part, double share) noexcept nog
 
 
 cdef FaultCode place_values(Column *to, Column *part, double share) noexcept nogil:
-    """Place what items are made of but for their children; there are some."""
+    """Place the data of items, except their children. There is at least one item."""
     cdef FaultCode code
     if to.shape == SHAPE_STRUCT:
         return OK
@@ -186,7 +186,7 @@ cdef FaultCode place_values(Column *to, Column *part, double share) noexcept nog
 
 
 cdef FaultCode place_ends(Column *to, Column *part, size_t before) noexcept nogil:
-    """Place the ends of items whose bytes or children come behind so many."""
+    """Place the ends of items, whose bytes or children follow those of this column."""
     # They have 32 bits.
     if before + end_of(part, part.n) > <size_t>0x7FFFFFFF:
         return FAULT_LIMIT_BATCH
@@ -210,7 +210,7 @@ cdef FaultCode place_data(Column *to, const Column *part, double share) noexcept
 
 
 cdef FaultCode place_validity(Column *to, const Column *part) noexcept nogil:
-    """Let items be valid which the part does not say to be null."""
+    """Set items valid that are not null in the part."""
     if part.valid.size == 0 and to.valid.size == 0:
         return OK
     if open_bits(to, part.n) != OK:
@@ -223,7 +223,7 @@ cdef FaultCode place_validity(Column *to, const Column *part) noexcept nogil:
 
 
 cdef void write_column(const Column *to, const Column *part) noexcept nogil:
-    """Write all items of another column, which stays as it is, to their place."""
+    """Copy all items of another column, which does not change, to their position."""
     cdef size_t width = <size_t>to.width
     cdef int child
     if part.n == 0:

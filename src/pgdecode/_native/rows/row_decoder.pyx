@@ -1,4 +1,4 @@
-"""Pass 2: the inserts, updates and deletes of one relation as typed columns, by one thread or by several."""
+"""Pass 2: the inserts, updates and deletes of one relation as typed columns, in one or several threads."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -26,7 +26,7 @@ from pgdecode._native.rows.row_columns cimport (
     place_rowset,
     write_rowset,
 )
-from pgdecode._native.threads.parallel_loop cimport Work, run_in_chunks
+from pgdecode._native.threads.parallel_loop cimport Task, run_in_chunks
 from pgdecode._native.wire.wire_plan cimport PLAN
 
 import pyarrow as pa
@@ -36,16 +36,16 @@ from pgdecode.protocol import errors, limits as sizes
 UNCHANGED_TYPE = pa.list_(pa.string())
 
 cdef struct Thread:
-    # What decodes rows, and what they are put behind.
+    # The decoder of a thread, and the output.
     void *decoder
-    RowSet *whole
+    RowSet *output
 
 
 cdef class Rows:
-    """One pass over the payloads of one relation; `selection` and `streamed` are those of `CellIndex`."""
+    """One pass over the payloads of one relation. `selection` and `streamed` are those of `CellIndex`."""
 
     cdef Source source
-    cdef list decoders       # RowDecoder, one for each thread
+    cdef list decoders       # one RowDecoder for each thread
     cdef readonly int64_t n_rows
     cdef list names
     cdef list types
@@ -70,7 +70,7 @@ cdef class Rows:
     ):
         self.source = source
         about = (source, relation_id, names, decodings, limits, strict_flags, permissive, null_unrepresentable)
-        # Threads take rows of the source, one after the other.
+        # Threads take rows of the source, one chunk after the other.
         n_threads = n_threads if selection is None else 1
         self.decoders = [RowDecoder(*about, selection, streamed, empty_is_null) for _ in range(n_threads)]
         self.n_rows = (<RowDecoder>self.decoders[0]).n_rows
@@ -85,7 +85,7 @@ cdef class Rows:
         free_rowset(&self.rows)
 
     def run(self):
-        """Decode everything; `results` gives it."""
+        """Decode everything. `results` returns it."""
         cdef FaultCode code
         self.open_rows()
         if len(self.decoders) == 1:
@@ -102,11 +102,11 @@ cdef class Rows:
 
     @property
     def text_bytes(self):
-        """Bytes of text that the limit of a batch counts."""
+        """Bytes of text that count towards the limit of a batch."""
         return self.rows.text
 
     def results(self):
-        """[_op, _xid, _old_type, _old, _unchanged] and the columns; they can be taken once."""
+        """[_op, _xid, _old_type, _old, _unchanged] and the columns. They can be taken once."""
         cdef Column *columns = self.rows.columns
         meta = [
             finish_column(&columns[OP], pa.string()),
@@ -132,35 +132,35 @@ cdef class Rows:
         return code
 
     cdef FaultCode decode_in_chunks(self) except *:
-        """As `decode`, but a fault may be of any row."""
-        cdef Work work
+        """Decode in several threads. The fault may be of any row."""
+        cdef Task task
         cdef Py_ssize_t n_threads = len(self.decoders)
         cdef Thread *threads = <Thread *>calloc(<size_t>n_threads, sizeof(Thread))
         cdef Py_ssize_t i
-        work.decode = decode_part
-        work.fits = fits_part
-        work.place = place_part
-        work.write = write_part
-        work.end = end_part
-        work.source = <void *>self.source
-        work.n_threads = n_threads
-        work.contexts = threads
-        work.context_size = sizeof(Thread)
-        work.whole = &self.rows
-        work.part_size = sizeof(RowSet)
-        work.appends = True
+        task.decode = decode_part
+        task.fits = fits_part
+        task.place = place_part
+        task.write = write_part
+        task.end = end_part
+        task.source = <void *>self.source
+        task.n_threads = n_threads
+        task.contexts = threads
+        task.context_size = sizeof(Thread)
+        task.output = &self.rows
+        task.part_size = sizeof(RowSet)
+        task.appends = True
         if threads == NULL:
             raise MemoryError()
         try:
             for i in range(n_threads):
                 threads[i].decoder = <void *>self.decoders[i]
-                threads[i].whole = &self.rows
-            return run_in_chunks(&work)
+                threads[i].output = &self.rows
+            return run_in_chunks(&task)
         finally:
             free(threads)
 
     cdef object error(self, FaultCode code):
-        """Word the fault that decoding has ended with."""
+        """Make the error of the fault that ended decoding."""
         cdef Fault fault
         cdef RowDecoder decoder = self.decoders[0]
         if FAULT_LIMIT_BATCH <= code <= FAULT_BAD_ARRAY and not (decoder.is_alone(code) and self.rows.faults.n):
@@ -170,7 +170,7 @@ cdef class Rows:
             return error_of(&fault, (), True)
         error = error_of(&self.rows.faults.items[self.rows.faults.n - 1], self.labels(), True)
         if isinstance(getattr(error, "column", None), int) and error.column < len(self.names):
-            # Its name, in place of its number.
+            # Its name, instead of its number.
             error.column = self.names[error.column]
         return error
 
@@ -178,40 +178,40 @@ cdef class Rows:
         return PLAN.labels + tuple([f"column {errors.shown(name)}" for name in self.names])
 
     cdef int report_errors(self) except -1:
-        """Word the faults that have been kept."""
+        """Make the errors of the kept faults."""
         cdef const Fault *fault
         cdef size_t k
         labels = self.labels() if self.rows.faults.n else ()
         for k in range(self.rows.faults.n):
             fault = &self.rows.faults.items[k]
-            # Of several faults in a row the first column's is reported.
+            # Of several faults in a row, that of the first column is reported.
             if fault.row not in self.row_errors:
                 self.row_errors[fault.row] = error_of(fault, labels, False).cell
         return 0
 
 
 cdef FaultCode decode_part(void *context, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil:
-    """Decode into a part that is made, and emptied, for that."""
+    """Decode into a part, which is made and emptied before."""
     cdef Thread *thread = <Thread *>context
     cdef RowSet *rows = <RowSet *>part
-    if rows.columns == NULL and open_part(rows, thread.whole, stop - first, arena) != OK:
+    if rows.columns == NULL and open_part(rows, thread.output, stop - first, arena) != OK:
         return FAULT_NO_MEMORY
     empty_rowset(rows)
     return (<RowDecoder>thread.decoder).decode(rows, first, stop)
 
 
-cdef bint fits_part(const void *whole, const void *part) noexcept nogil:
-    return fits_rowset(<const RowSet *>whole, <const RowSet *>part)
+cdef bint fits_part(const void *output, const void *part) noexcept nogil:
+    return fits_rowset(<const RowSet *>output, <const RowSet *>part)
 
 
-cdef FaultCode place_part(void *whole, void *part) noexcept nogil:
-    return place_rowset(<RowSet *>whole, <RowSet *>part)
+cdef FaultCode place_part(void *output, void *part) noexcept nogil:
+    return place_rowset(<RowSet *>output, <RowSet *>part)
 
 
-cdef void write_part(void *whole, void *part) noexcept nogil:
-    write_rowset(<const RowSet *>whole, <const RowSet *>part)
+cdef void write_part(void *output, void *part) noexcept nogil:
+    write_rowset(<const RowSet *>output, <const RowSet *>part)
 
 
-cdef void end_part(void *whole, void *part, bint failed) noexcept:
+cdef void end_part(void *output, void *part, bint failed) noexcept:
     # The faults of parts are dropped: a single thread then finds the first one.
     free_rowset(<RowSet *>part)

@@ -1,8 +1,8 @@
-"""Walks the payloads of a batch: common messages in loops of their own, all others as `wire/walker` does.
+"""Walks the payloads of a batch: common messages in their own loops, all others by `wire/walker`.
 
-Common are an insert, update or delete, in a stream or not, and a delimiter of constant width that is not a stream's.
-A message that may be anything else is for the walk, which begins anew at its first byte. So no fault is reported
-here, and what was written for a payload before the walk takes over does not matter.
+Common messages are inserts, updates and deletes, in a stream or not, and delimiters of constant width outside streams.
+The walk decodes all other messages, from their first byte on. So no fault is reported here, and the walk overwrites
+what was written for a payload before it took over.
 """
 
 from libc.stddef cimport size_t
@@ -36,18 +36,18 @@ from pgdecode._native.wire.wire_plan cimport (
 cdef enum:
     BLOCK_ROWS = 64   # one word of validity bits
     CACHE_LINE = 64   # bytes
-    SHORTEST_FAST = 8   # bytes: an insert up to its first column; none that is of constant width is shorter
-    XID_BYTES = 4     # by which it is longer in a stream
+    SHORTEST_FAST = 8   # bytes: an insert up to its first column; no message of constant width is shorter
+    XID_BYTES = 4     # additional length in a stream
 
-# What a loop has to look for.
+# Which rows a loop handles.
 cdef enum LoopVariant:
-    PLAIN_ROWS       # no row is null, in a stream or doubtful, and how that is known need not be recorded
-    WITHOUT_TUPLES   # as PLAIN_ROWS, and nothing of tuples is wanted
-    ANY_ROWS         # rows may be null, in a stream or doubtful, or how that is known is to be recorded
+    PLAIN_ROWS       # no row is null, streamed or doubtful, and the basis of that decision is not recorded
+    WITHOUT_TUPLES   # like PLAIN_ROWS, and nothing of tuples is requested
+    ANY_ROWS         # rows may be null, streamed or doubtful, or the basis of that decision is recorded
 
 
 cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int64_t end) noexcept nogil:
-    """Decode the segment's rows from `next` to `end`, up to the first fault, whose row `next` then is."""
+    """Decode rows `next` to `end` of the segment. Stops at the first fault; `next` is then its row."""
     cdef int64_t stop, row, i = next[0]
     cdef FaultCode code = OK
     while i < end and code == OK:
@@ -70,7 +70,7 @@ cdef FaultCode walk_rows(Walk *walk, const Segment *segment, int64_t *next, int6
 
 
 cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept nogil:
-    """Decode a row that may be anything."""
+    """Decode a row of any kind."""
     cdef Envelope nothing
     cdef Span payload
     cdef Presence presence = payload_at(segment, i, &payload)
@@ -90,7 +90,7 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
         stream_flag = walk.stream_flags[walk.row]
     code = walk_payload(walk, payload.data, payload.length, stream_flag & STREAMED)
     if unlikely(code != OK or stream_flag & DOUBTFUL != 0):
-        # Where order is sure of the state, a string in another encoding is just that.
+        # If order makes the state certain, a string in another encoding is only that.
         if code == FAULT_ENCODING and stream_flag == (BASIS_ORDER << BASIS_SHIFT) | (stream_flag & STREAMED):
             return code
         open_nothing(&nothing)
@@ -102,7 +102,7 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
         if walk.plan.tag_class[payload.data[0]] == TAG_STREAM:
             return STREAM_SEEN
         walk.has_delimiter = True
-    # The columns that no field of a message fills: its kind, and how its xid prefix was decided.
+    # The columns that are not fields of a message: its kind, and how its xid prefix was decided.
     if walk.out.kinds != NULL:
         walk.out.kinds[walk.row] = index
     if walk.out.bases != NULL and walk.plan.messages[index].streamed:
@@ -115,7 +115,7 @@ cdef FaultCode walk_row(Walk *walk, const Segment *segment, int64_t i) noexcept 
 # -- blocks of rows --------------------------------------------------------------------------------------------------
 
 cdef void open_block(Envelope *out, int64_t stop) noexcept nogil:
-    """Write zeros to the columns of constant width, up to row `stop`: they stay where nothing else is put."""
+    """Write zeros to the columns of constant width, up to row `stop`. Nulls keep them."""
     cdef int i
     cdef size_t width, at
     if stop == out.n_zeroed:
@@ -123,7 +123,7 @@ cdef void open_block(Envelope *out, int64_t stop) noexcept nogil:
     for i in range(out.n_open):
         width = out.open_widths[i]
         memset(out.open_values[i] + <size_t>out.n_zeroed * width, 0, <size_t>(stop - out.n_zeroed) * width)
-        # The next block's: otherwise its zeros wait for memory.
+        # For the next block: otherwise writing its zeros would wait for memory.
         at = 0
         while at < BLOCK_ROWS * width:
             prefetch(out.open_values[i] + <size_t>stop * width + at)
@@ -132,14 +132,14 @@ cdef void open_block(Envelope *out, int64_t stop) noexcept nogil:
 
 
 cdef void close_block(Walk *walk, const Segment *segment, int64_t first) noexcept nogil:
-    """Put the fields of constant width of the fast path's rows in a block, whose first row is a multiple of BLOCK_ROWS.
+    """Write the fields of constant width of the fast path's rows in a block. Its first row is a multiple of BLOCK_ROWS.
 
-    Field by field or three at a time, which takes half of the instructions of a loop over all fields of each row.
+    One or up to three fields at a time take half of the instructions of a loop over all fields of each row.
     """
     cdef Envelope *out = walk.out
     cdef FastMessage *fast
     cdef int index, i
-    # Kinds with an xid prefix come second, and have rows only where some are in a stream.
+    # Kinds with an xid prefix come second, and have rows only if some are streamed.
     cdef bint may_stream = walk.stream_flags != NULL or walk.stream_flag & STREAMED != 0
     for index in range(N_FAST if may_stream else N_MESSAGES):
         fast = &out.fast[index]
@@ -161,9 +161,9 @@ cdef void close_block(Walk *walk, const Segment *segment, int64_t first) noexcep
 cdef inline void put_fields(
     const FastMessage *fast, const Segment *segment, int64_t first, int64_t first_row, bint wide
 ) noexcept nogil:
-    """Put the fields of a block's marked rows; `first_row`: of the segment."""
+    """Write the fields of a block's marked rows; `first_row`: of the segment."""
     cdef int i = 0
-    # Several at a time share the walk over the rows.
+    # Several fields at a time share the walk over the rows.
     while fast.n_numbers - i > 2:
         put_numbers(&fast.fields[i], 3, fast.marks, segment, first, first_row, wide)
         i += 3
@@ -176,7 +176,7 @@ cdef inline void put_fields(
 cdef inline void put_numbers(
     const FastField *fields, int n, uint64_t marks, const Segment *segment, int64_t first, int64_t first_row, bint wide
 ) noexcept nogil:
-    """Put so many fields of 4 or 8 bytes; `n` is a constant, at most 3."""
+    """Write `n` fields of 4 or 8 bytes; `n` is a constant, at most 3."""
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
     cdef uint64_t *numbers0 = <uint64_t *>fields[0].values + first
     cdef uint64_t *numbers1 = <uint64_t *>fields[1].values + first if n > 1 else NULL
@@ -191,7 +191,7 @@ cdef inline void put_numbers(
         bit = lowest_bit(marks)
         marks &= marks - 1
         at = offset_at(offsets, bit - first_row, wide)
-        # Behind one of four bytes, others are read (see AHEAD) and shifted out.
+        # For a field of four bytes, the next bytes are read too (see AHEAD) and shifted out.
         numbers0[bit] = (be64(data0 + at) >> fields[0].shift) + fields[0].added
         if n > 1:
             numbers1[bit] = (be64(data1 + at) >> fields[1].shift) + fields[1].added
@@ -200,7 +200,7 @@ cdef inline void put_numbers(
 
 
 cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept nogil:
-    """Set the bits of a block's rows; behind the last row there is slack for the rest of the word."""
+    """Set the bits of a block's rows. After the last row, there is slack for the rest of the word."""
     validity += first >> 3
     put_le64(validity, le64(validity) | marks)
 
@@ -208,7 +208,7 @@ cdef void add_marks(uint8_t *validity, int64_t first, uint64_t marks) noexcept n
 # -- common rows -----------------------------------------------------------------------------------------------------
 
 cdef inline int64_t fast_rows(Walk *walk, const Segment *segment, int64_t i, int64_t stop) noexcept nogil:
-    """Decode rows up to the first that is not fast, and return that, or `stop`."""
+    """Decode rows up to the first one that is not fast. Returns that row, or `stop`."""
     cdef LoopVariant variant = variant_for(walk, segment)
     if segment.layout == LAYOUT_OFFSETS32:
         if variant == WITHOUT_TUPLES:
@@ -241,9 +241,9 @@ cdef inline int64_t offset_at(const uint8_t *offsets, int64_t i, bint wide) noex
 cdef inline int64_t fast_rows_by_offsets(
     Walk *walk, const Segment *segment, int64_t i, int64_t stop, bint wide, LoopVariant variant
 ) noexcept nogil:
-    """The loop; `wide` and `variant` are constants, and each combination is a function of its own below.
+    """The loop. `wide` and `variant` are constants, and each combination is compiled as its own function below.
 
-    With all of them in one function, the compiler keeps more of the loop's variables in memory.
+    In a single function, the compiler would keep more of the loop's variables in memory.
     """
     cdef Envelope *out = walk.out
     cdef const uint8_t *offsets = segment.index + segment.first * (sizeof(int64_t) if wide else sizeof(int32_t))
@@ -261,7 +261,7 @@ cdef inline int64_t fast_rows_by_offsets(
     cdef int64_t end
     cdef uint64_t most, bit
     cdef bint no_tuples = variant == WITHOUT_TUPLES
-    # Where nothing is written, the loop is faster than memory.
+    # Without output, the loop is faster than memory.
     cdef bint prefetches = no_tuples or (variant == ANY_ROWS and out.new == NULL and out.old == NULL)
     cdef size_t prefix = 0          # bytes of the row's xid
     cdef uint8_t index, stream_flag
@@ -272,7 +272,7 @@ cdef inline int64_t fast_rows_by_offsets(
     if start < 0 or limit <= start or most < SHORTEST_FAST:
         return i
     if out.fast[by_tag[data[start]]].kind == FAST_NONE:
-        # With many such rows, opening the tuple copies for nothing takes a third of the time.
+        # With many such rows, opening the tuple copies needlessly, and takes a third of the time.
         return i
     most -= SHORTEST_FAST
     open_tuple_copy(&new, out.new, walk, first_row + i, stop - i, <size_t>(limit - start))
@@ -288,7 +288,7 @@ cdef inline int64_t fast_rows_by_offsets(
         if not no_tuples and starts != NULL:
             starts[i] = <int32_t>new.n_cells
         end = offset_at(offsets, i + 1, wide)
-        # As a number without sign, what is too short is too long.
+        # Unsigned: a length that is too short becomes too long.
         if unlikely(end > limit or <uint64_t>end - <uint64_t>start - SHORTEST_FAST > most):
             break
         payload = data + start
@@ -298,7 +298,7 @@ cdef inline int64_t fast_rows_by_offsets(
         fast = &out.fast[index]
         if variant == ANY_ROWS:
             stream_flag = walk.stream_flag if walk.stream_flags == NULL else walk.stream_flags[first_row + i]
-            if is_null(segment, i) or stream_flag & DOUBTFUL:
+            if is_null_row(segment, i) or stream_flag & DOUBTFUL:
                 break
             prefix = 0
             if stream_flag & STREAMED:
@@ -360,13 +360,13 @@ cdef int64_t any_rows_64(Walk *walk, const Segment *segment, int64_t i, int64_t 
     return fast_rows_by_offsets(walk, segment, i, stop, True, ANY_ROWS)
 
 
-cdef inline bint is_null(const Segment *segment, int64_t i) noexcept nogil:
+cdef inline bint is_null_row(const Segment *segment, int64_t i) noexcept nogil:
     cdef int64_t at = segment.first + i
     return segment.validity != NULL and not (segment.validity[at >> 3] >> (at & 7)) & 1
 
 
 cdef inline bint is_fast(const FastMessage *fast, const uint8_t *payload) noexcept nogil:
-    """Whether no bit is set that would be a fault in a message of constant width, or that hardly ever is."""
+    """Whether no bit is set that is a fault in a message of constant width, or that is very rare."""
     cdef uint64_t word = 0, seen = 0
     cdef int i
     for i in range(MASK_WORDS):
@@ -376,7 +376,7 @@ cdef inline bint is_fast(const FastMessage *fast, const uint8_t *payload) noexce
 
 
 cdef inline bint put_new(TupleCopy *new, const uint8_t *p, const uint8_t *end, bint no_tuples) noexcept nogil:
-    """Put the new tuple of an Insert or Update."""
+    """Write the new tuple of an Insert or Update."""
     if unlikely(not new.ready or put_tuple(new, p, end, no_tuples) != end):
         return False
     new.n_cells += new.n
@@ -386,7 +386,7 @@ cdef inline bint put_new(TupleCopy *new, const uint8_t *p, const uint8_t *end, b
 cdef inline bint put_old(
     TupleCopy *old, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint no_tuples
 ) noexcept nogil:
-    """Put the old tuple of a Delete, and the letter before it, where `p` is."""
+    """Write the old tuple of a Delete, and the letter before it, at `p`."""
     if p[0] != c"K" and p[0] != c"O" or not old.ready or put_tuple(old, p + 1, end, no_tuples) != end:
         return False
     return keep_old(old, p, out, row)
@@ -395,12 +395,12 @@ cdef inline bint put_old(
 cdef inline bint put_both(
     TupleCopy *old, TupleCopy *new, const uint8_t *p, const uint8_t *end, Envelope *out, int64_t row, bint no_tuples
 ) noexcept nogil:
-    """Put the old and the new tuple of an Update."""
+    """Write the old and the new tuple of an Update."""
     cdef const uint8_t *behind
     if p[0] != c"K" and p[0] != c"O" or not old.ready or not new.ready:
         return False
     behind = put_tuple(old, p + 1, end, no_tuples)
-    # The letter and the count of the new one.
+    # The letter and the count of the new tuple.
     if behind == NULL or end - behind < 3 or behind[0] != c"N" or put_tuple(new, behind + 1, end, no_tuples) != end:
         return False
     if not keep_old(old, p, out, row):
@@ -410,8 +410,8 @@ cdef inline bint put_both(
 
 
 cdef inline bint keep_old(TupleCopy *old, const uint8_t *letter, Envelope *out, int64_t row) noexcept nogil:
-    """Count the old tuple that has been put, when all is well with its message."""
-    # Should the letter find no memory, the walk starts the list anew, which changes nothing.
+    """Count the old tuple that has been written, once all of its message is good."""
+    # If there is no memory for the letter, the walk starts the list again, with the same result.
     if old.letters != NULL and put_list(&old.builder.rows, row, <size_t>old.n_cells) != OK:
         return False
     if out.old_type != NULL and put_text(out.old_type, row, letter, 1) != OK:

@@ -7,4 +7,4 @@ from pgdecode._native.wire.stream_state cimport Carry, Window
 
 
 cdef FaultCode resolve_divided(Window *window, Carry *carry, Source source, Py_ssize_t n_threads) except *
-cdef FaultCode scan_divided(Part *whole, Source source, Py_ssize_t n_threads) except *
+cdef FaultCode scan_divided(Part *output, Source source, Py_ssize_t n_threads) except *

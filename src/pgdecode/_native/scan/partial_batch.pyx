@@ -1,8 +1,9 @@
-"""Rows of a batch that one thread decodes: the builders they fill, and the walk that fills them.
+"""Rows of a batch that one thread decodes: the builders that they fill, and the walk that fills these.
 
-One thread decodes a whole, from its first row to its last. Several have parts, each of which takes some rows, is put
-behind what the whole has of those before, and takes others. What a row's number gives a place the parts write into the
-whole's memory: so their rows start at multiples of 64, and no two write to the same byte of a bitmap.
+A single thread decodes the output itself, from its first row to its last. Several threads decode parts: each part takes
+some rows, is appended to the output after the rows before, and then takes other rows. Columns with one value per row
+are written straight into the output. So the rows of a part start at a multiple of 64, and no two parts write to the
+same byte of a bitmap.
 """
 
 from cpython.pythread cimport WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
@@ -12,84 +13,84 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from pgdecode._native.arrow.builder cimport (
-    NO_WORD,
+    NO_KEYWORD,
     BUILDER_LIST,
     BUILDER_TEXT,
     free_columns,
     free_builder,
     free_tuple,
-    free_words,
+    free_keywords,
     is_open,
     mark_cells,
     share,
     undo_columns,
     undo_row,
     undo_tuple,
-    write_words,
+    write_keywords,
 )
 from pgdecode._native.fault cimport FAULT_LIMIT_BATCH, FAULT_NO_MEMORY, OK, keep_fault
 from pgdecode._native.memory.buffers cimport Bytes
 from pgdecode._native.scan.fast_path cimport walk_rows
 from pgdecode._native.threads.merge cimport (
-    fits, fits_bits, move_of, move_starts, place, place_bits, place_starts, write, write_bits, write_starts,
+    fits, fits_bits, copy_of, move_starts, place, place_bits, place_starts, write, write_bits, write_starts,
 )
 from pgdecode._native.wire.envelope_builder cimport keep_zeroed
 from pgdecode._native.wire.wire_plan cimport N_MESSAGES, PLAN
 
 
-cdef void divide(Part *part, Part *whole, OpenLock *open_lock, Arena *arena) noexcept nogil:
-    """Make a part of a whole, which collects the same columns; `part` is all zero."""
+cdef void divide(Part *part, Part *output, OpenLock *open_lock, Arena *arena) noexcept nogil:
+    """Prepare a part of an output, with the same columns. `part` is zero at first."""
     cdef int i
-    part.permissive = whole.permissive
-    part.kind_codes = whole.kind_codes
-    # Not all of the whole's walk: its counters change meanwhile, when another part is placed.
-    part.walk.plan = whole.walk.plan
-    part.walk.rules = whole.walk.rules
-    part.walk.stream_flags = whole.walk.stream_flags
-    part.walk.stream_flag = whole.walk.stream_flag
-    part.walk.assume_unstreamed = whole.walk.assume_unstreamed
-    part.walk.empty_is_null = whole.walk.empty_is_null
+    part.permissive = output.permissive
+    part.kind_codes = output.kind_codes
+    # Not a copy of the output's walk: its counters change when another part is placed.
+    part.walk.plan = output.walk.plan
+    part.walk.rules = output.walk.rules
+    part.walk.stream_flags = output.walk.stream_flags
+    part.walk.stream_flag = output.walk.stream_flag
+    part.walk.assume_unstreamed = output.walk.assume_unstreamed
+    part.walk.empty_is_null = output.walk.empty_is_null
     part.walk.out = &part.out
     part.walk.fault = &part.fault
     part.out.fast = part.fast
     for i in range(N_ENVELOPE):
-        divide_builder(&part.builders[i], &whole.builders[i], open_lock)
-        if whole.out.builders[i] != NULL:
+        divide_builder(&part.builders[i], &output.builders[i], open_lock)
+        if output.out.builders[i] != NULL:
             part.out.builders[i] = &part.builders[i]
-        if whole.out.old_type == &whole.builders[i]:
+        if output.out.old_type == &output.builders[i]:
             part.out.old_type = &part.builders[i]
-    divide_builder(&part.old.rows, &whole.old.rows, open_lock)
-    divide_builder(&part.new.rows, &whole.new.rows, open_lock)
-    divide_builder(&part.columns.rows, &whole.columns.rows, open_lock)
-    part.old.wants_values = whole.old.wants_values
-    part.new.wants_values = whole.new.wants_values
-    part.out.old = &part.old if whole.out.old != NULL else NULL
-    part.out.new = &part.new if whole.out.new != NULL else NULL
-    part.out.columns = &part.columns if whole.out.columns != NULL else NULL
-    divide_words(&part.kinds, &whole.kinds)
-    divide_words(&part.bases, &whole.bases)
+    divide_builder(&part.old.rows, &output.old.rows, open_lock)
+    divide_builder(&part.new.rows, &output.new.rows, open_lock)
+    divide_builder(&part.columns.rows, &output.columns.rows, open_lock)
+    part.old.wants_values = output.old.wants_values
+    part.new.wants_values = output.new.wants_values
+    part.out.old = &part.old if output.out.old != NULL else NULL
+    part.out.new = &part.new if output.out.new != NULL else NULL
+    part.out.columns = &part.columns if output.out.columns != NULL else NULL
+    divide_keywords(&part.kinds, &output.kinds)
+    divide_keywords(&part.bases, &output.bases)
     own_memory(part, arena)
-    list_moves(part, whole)
+    list_copies(part, output)
     part.out.kinds = part.kinds.indexes.data
     part.out.bases = part.bases.indexes.data
-    part.out.relations = whole.out.relations
+    part.out.relations = output.out.relations
 
 
-cdef void divide_builder(Builder *part, const Builder *whole, OpenLock *open_lock) noexcept nogil:
-    part.type = whole.type
-    part.whole = <Builder *>whole
+cdef void divide_builder(Builder *part, const Builder *output, OpenLock *open_lock) noexcept nogil:
+    part.type = output.type
+    part.output = <Builder *>output
     part.open_lock = open_lock
 
 
-cdef void divide_words(WordBuilder *part, const WordBuilder *whole) noexcept nogil:
-    part.whole = <WordBuilder *>whole
-    part.indexes.data = whole.indexes.data
-    part.bits.data = whole.bits.data
-    part.ends.data = whole.ends.data
+cdef void divide_keywords(KeywordBuilder *part, const KeywordBuilder *output) noexcept nogil:
+    part.output = <KeywordBuilder *>output
+    part.indexes.data = output.indexes.data
+    part.bits.data = output.bits.data
+    part.ends.data = output.ends.data
 
 
 cdef void own_memory(Part *part, Arena *arena) noexcept nogil:
-    """What a part appends is copied to the whole, and never handed over."""
+    """The appended data of a part is copied to the output, and never handed over."""
     cdef int i
     for i in range(N_ENVELOPE):
         part.builders[i].data.arena = arena
@@ -100,15 +101,15 @@ cdef void own_memory(Part *part, Arena *arena) noexcept nogil:
     part.kinds.text.arena = part.bases.text.arena = arena
 
 
-cdef Move *add_move(Part *part, const Bytes *bytes, Bytes *whole, size_t width, const Move *ended=NULL) noexcept nogil:
-    cdef Move *move = &part.moves[part.n_moves]
-    move[0] = move_of(bytes, whole, width, ended)
-    part.n_moves += 1
-    return move
+cdef Copy *add_copy(Part *part, const Bytes *bytes, Bytes *output, size_t width, const Copy *ended=NULL) noexcept nogil:
+    cdef Copy *copy = &part.copies[part.n_copies]
+    copy[0] = copy_of(bytes, output, width, ended)
+    part.n_copies += 1
+    return copy
 
 
-cdef void list_moves(Part *part, Part *whole) noexcept nogil:
-    """List all that a part may append."""
+cdef void list_copies(Part *part, Part *output) noexcept nogil:
+    """List all data that a part may append."""
     cdef Builder *builder
     cdef size_t width
     cdef int i
@@ -116,35 +117,35 @@ cdef void list_moves(Part *part, Part *whole) noexcept nogil:
         builder = &part.builders[i]
         if part.out.builders[i] != NULL and (builder.type == BUILDER_TEXT or builder.type == BUILDER_LIST):
             width = sizeof(int64_t) if builder.type == BUILDER_LIST else 1
-            part.items[i] = add_move(part, &builder.data, &builder.whole.data, width)
-    part.items_of_old = list_tuple(part, &part.old, &whole.old)
-    part.items_of_new = list_tuple(part, &part.new, &whole.new)
-    part.items_of_columns = list_columns(part, &part.columns, &whole.columns)
-    part.kind_letters = add_move(part, &part.kinds.text, &whole.kinds.text, 1)
-    part.basis_letters = add_move(part, &part.bases.text, &whole.bases.text, 1)
+            part.items[i] = add_copy(part, &builder.data, &builder.output.data, width)
+    part.items_of_old = list_tuple(part, &part.old, &output.old)
+    part.items_of_new = list_tuple(part, &part.new, &output.new)
+    part.items_of_columns = list_columns(part, &part.columns, &output.columns)
+    part.kind_letters = add_copy(part, &part.kinds.text, &output.kinds.text, 1)
+    part.basis_letters = add_copy(part, &part.bases.text, &output.bases.text, 1)
 
 
-cdef Move *list_tuple(Part *part, TupleBuilder *builder, TupleBuilder *whole) noexcept nogil:
-    """What a tuple's columns append; the first are the items that rows have."""
-    cdef Move *letters = add_move(part, &builder.letters, &whole.letters, 1)
-    cdef Move *values = add_move(part, &builder.values, &whole.values, 1)
-    add_move(part, &builder.ends, &whole.ends, sizeof(int32_t), values)
+cdef Copy *list_tuple(Part *part, TupleBuilder *builder, TupleBuilder *output) noexcept nogil:
+    """The data that the columns of a tuple append. The first are the items of the rows."""
+    cdef Copy *letters = add_copy(part, &builder.letters, &output.letters, 1)
+    cdef Copy *values = add_copy(part, &builder.values, &output.values, 1)
+    add_copy(part, &builder.ends, &output.ends, sizeof(int32_t), values)
     return letters
 
 
-cdef Move *list_columns(Part *part, ColumnsBuilder *builder, ColumnsBuilder *whole) noexcept nogil:
-    cdef Move *flags = add_move(part, &builder.flags, &whole.flags, sizeof(int16_t))
-    cdef Move *names = add_move(part, &builder.names, &whole.names, 1)
-    add_move(part, &builder.name_ends, &whole.name_ends, sizeof(int32_t), names)
-    add_move(part, &builder.type_ids, &whole.type_ids, sizeof(int64_t))
-    add_move(part, &builder.type_modifiers, &whole.type_modifiers, sizeof(int32_t))
+cdef Copy *list_columns(Part *part, ColumnsBuilder *builder, ColumnsBuilder *output) noexcept nogil:
+    cdef Copy *flags = add_copy(part, &builder.flags, &output.flags, sizeof(int16_t))
+    cdef Copy *names = add_copy(part, &builder.names, &output.names, 1)
+    add_copy(part, &builder.name_ends, &output.name_ends, sizeof(int32_t), names)
+    add_copy(part, &builder.type_ids, &output.type_ids, sizeof(int64_t))
+    add_copy(part, &builder.type_modifiers, &output.type_modifiers, sizeof(int32_t))
     return flags
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil:
-    """Let the part's builders be empty, for rows from `first` up to `stop`."""
+    """Empty the part's builders, for rows from `first` up to `stop`."""
     cdef int i
     if first < part.walk.first_row:
         part.walk.first_row = part.segment = 0
@@ -155,8 +156,8 @@ cdef void begin_rows(Part *part, int64_t first, int64_t stop) noexcept nogil:
     begin_builder(&part.columns.rows, first, stop)
     part.columns.flags.size = part.columns.name_ends.size = part.columns.names.size = 0
     part.columns.type_ids.size = part.columns.type_modifiers.size = 0
-    begin_words(&part.kinds, first, stop)
-    begin_words(&part.bases, first, stop)
+    begin_keywords(&part.kinds, first, stop)
+    begin_keywords(&part.bases, first, stop)
     part.out.n_zeroed = first
 
 
@@ -171,18 +172,18 @@ cdef void begin_tuple(TupleBuilder *builder, int64_t first, int64_t stop) noexce
     builder.letters.size = builder.ends.size = builder.values.size = 0
 
 
-cdef void begin_words(WordBuilder *builder, int64_t first, int64_t stop) noexcept nogil:
+cdef void begin_keywords(KeywordBuilder *builder, int64_t first, int64_t stop) noexcept nogil:
     builder.first_row = first
     builder.n_rows = stop
     builder.text.size = 0
     if builder.indexes.data != NULL:
-        memset(builder.indexes.data + first, NO_WORD, <size_t>(stop - first))
+        memset(builder.indexes.data + first, NO_KEYWORD, <size_t>(stop - first))
 
 
 cdef FaultCode scan_rows(
     Part *part, const Segment *segments, Py_ssize_t n_segments, int64_t first, int64_t stop
 ) noexcept nogil:
-    """Decode rows; stops at a fault that is not to be kept for the `error` column."""
+    """Decode rows. Stops at a fault that is not kept for the `error` column."""
     cdef Walk *walk = &part.walk
     cdef const Segment *segment
     cdef FaultCode code
@@ -209,7 +210,7 @@ cdef FaultCode scan_rows(
 
 
 cdef void undo(Part *part, int64_t row) noexcept nogil:
-    """Make the row null again in every column."""
+    """Make a row null again in all columns."""
     cdef int i
     for i in range(N_ENVELOPE):
         undo_row(&part.builders[i], row, sizeof(int64_t) if part.builders[i].type == BUILDER_LIST else 1)
@@ -219,14 +220,14 @@ cdef void undo(Part *part, int64_t row) noexcept nogil:
 
 
 cdef FaultCode finish_rows(Part *part) noexcept nogil:
-    """Write what is known only when all rows have been walked."""
+    """Write the data that is complete only after all rows."""
     cdef FaultCode code = OK
     if part.kinds.indexes.data != NULL and not part.kind_codes:
-        code = write_words(&part.kinds, PLAN.table.kinds, N_MESSAGES)
+        code = write_keywords(&part.kinds, PLAN.table.kinds, N_MESSAGES)
     if part.bases.indexes.data != NULL and code == OK:
-        code = write_words(&part.bases, PLAN.table.bases, 8)
-    # Those of a part are marked where they are put behind others.
-    if part.new.rows.whole == NULL:
+        code = write_keywords(&part.bases, PLAN.table.bases, 8)
+    # The bits of a part are written when it is placed.
+    if part.new.rows.output == NULL:
         if code == OK:
             code = mark_cells(&part.old)
         if code == OK:
@@ -236,30 +237,30 @@ cdef FaultCode finish_rows(Part *part) noexcept nogil:
 
 # -- joining ---------------------------------------------------------------------------------------------------------
 
-cdef bint fits_rows(const Part *whole, const Part *part) noexcept nogil:
-    """Whether the whole has room for a part's rows."""
+cdef bint fits_rows(const Part *output, const Part *part) noexcept nogil:
+    """Whether the output has memory for the rows of a part."""
     cdef int i
-    for i in range(part.n_moves):
-        if not fits(&part.moves[i]):
+    for i in range(part.n_copies):
+        if not fits(&part.copies[i]):
             return False
-    return fits_bits(&part.old, &whole.old) and fits_bits(&part.new, &whole.new)
+    return fits_bits(&part.old, &output.old) and fits_bits(&part.new, &output.new)
 
 
-cdef FaultCode place_rows(Part *whole, Part *part) noexcept nogil:
-    """Give a part's rows their place in the whole, where all rows before have theirs."""
+cdef FaultCode place_rows(Part *output, Part *part) noexcept nogil:
+    """Assign the rows of a part their position in the output, directly after the rows before."""
     cdef int64_t n_done = part.new.rows.n_rows
-    cdef int64_t n_rows = whole.new.rows.n_rows
+    cdef int64_t n_rows = output.new.rows.n_rows
     cdef FaultCode code = OK
     cdef size_t k
     cdef int i
     share_all(part)
-    for i in range(part.n_moves):
+    for i in range(part.n_copies):
         if code == OK:
-            code = place(&part.moves[i], n_done, n_rows)
+            code = place(&part.copies[i], n_done, n_rows)
     if code == OK:
-        code = place_bits(&part.old, &whole.old, part.items_of_old, n_done, n_rows)
+        code = place_bits(&part.old, &output.old, part.items_of_old, n_done, n_rows)
     if code == OK:
-        code = place_bits(&part.new, &whole.new, part.items_of_new, n_done, n_rows)
+        code = place_bits(&part.new, &output.new, part.items_of_new, n_done, n_rows)
     for i in range(N_ENVELOPE):
         place_starts(&part.builders[i])
     place_starts(&part.old.rows)
@@ -267,21 +268,21 @@ cdef FaultCode place_rows(Part *whole, Part *part) noexcept nogil:
     place_starts(&part.columns.rows)
     for k in range(part.faults.n):
         if code == OK:
-            code = keep_fault(&whole.faults, &part.faults.items[k])
+            code = keep_fault(&output.faults, &part.faults.items[k])
     part.faults.n = 0
-    whole.walk.has_delimiter |= part.walk.has_delimiter
-    whole.walk.n_empty += part.walk.n_empty
+    output.walk.has_delimiter |= part.walk.has_delimiter
+    output.walk.n_empty += part.walk.n_empty
     part.walk.n_empty = 0
     return code
 
 
-cdef void write_rows(const Part *whole, Part *part) noexcept nogil:
-    """Write a part's rows to their place."""
+cdef void write_rows(const Part *output, Part *part) noexcept nogil:
+    """Copy the rows of a part to their position."""
     cdef int i
-    for i in range(part.n_moves):
-        write(&part.moves[i])
-    write_bits(&part.old, &whole.old, part.items_of_old)
-    write_bits(&part.new, &whole.new, part.items_of_new)
+    for i in range(part.n_copies):
+        write(&part.copies[i])
+    write_bits(&part.old, &output.old, part.items_of_old)
+    write_bits(&part.new, &output.new, part.items_of_new)
     for i in range(N_ENVELOPE):
         if part.items[i] != NULL:
             write_starts(&part.builders[i], part.items[i])
@@ -292,20 +293,22 @@ cdef void write_rows(const Part *whole, Part *part) noexcept nogil:
     write_word_starts(&part.bases, part.basis_letters)
 
 
-cdef void write_word_starts(const WordBuilder *part, const Move *letters) noexcept nogil:
+cdef void write_word_starts(const KeywordBuilder *part, const Copy *letters) noexcept nogil:
     if part.ends.data != NULL:
         move_starts(<int32_t *>part.ends.data, part.first_row, part.n_rows, letters)
 
 
 cdef void share_all(Part *part) noexcept nogil:
-    """Fill the columns that other parts have opened with nulls, where this one has not; a part that opens another from
-    now on does that for these rows too."""
+    """Fill columns that other parts have opened, but this part has not, with nulls.
+
+    A part that opens a column later also fills these rows.
+    """
     cdef OpenLock *open_lock = part.new.rows.open_lock
     cdef int i
     PyThread_acquire_lock(open_lock.lock, WAIT_LOCK)
     open_lock.n_placed = part.new.rows.n_rows
     for i in range(N_ENVELOPE):
-        if part.out.builders[i] != NULL and not is_open(&part.builders[i]) and is_open(part.builders[i].whole):
+        if part.out.builders[i] != NULL and not is_open(&part.builders[i]) and is_open(part.builders[i].output):
             share(&part.builders[i])
             if part.builders[i].values.data != NULL:
                 keep_zeroed(&part.out, &part.builders[i])
@@ -316,7 +319,7 @@ cdef void share_all(Part *part) noexcept nogil:
 
 
 cdef void share_rows(Builder *rows) noexcept nogil:
-    if not is_open(rows) and is_open(rows.whole):
+    if not is_open(rows) and is_open(rows.output):
         share(rows)
 
 
@@ -327,6 +330,6 @@ cdef void free_part(Part *part) noexcept:
     free_tuple(&part.old)
     free_tuple(&part.new)
     free_columns(&part.columns)
-    free_words(&part.kinds)
-    free_words(&part.bases)
+    free_keywords(&part.kinds)
+    free_keywords(&part.bases)
     free(part.faults.items)

@@ -1,4 +1,4 @@
-"""Pass 1: payloads to envelope columns, in one call without the GIL. Never looks inside a value."""
+"""Pass 1: payloads to envelope columns, in one call without the GIL. It never looks inside a value."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
@@ -18,8 +18,8 @@ from pgdecode._native.arrow.builder cimport (
     finish_columns,
     finish_builder,
     finish_tuple,
-    finish_words,
-    open_words,
+    finish_keywords,
+    open_keywords,
     put_text,
 )
 from pgdecode._native.arrow.payload_array cimport Source
@@ -36,7 +36,7 @@ from pgdecode._native.wire.wire_plan cimport PLAN
 
 from pgdecode.protocol import errors, messages
 
-# Arrow type of an envelope column -> how it is collected; lists of values and columns have builders of their own.
+# Arrow type of an envelope column -> how it is collected. Lists of values and columns have their own builders.
 BUILDER_TYPES = {
     "bool": BUILDER_BOOL,
     "int16": BUILDER_INT16,
@@ -47,14 +47,14 @@ BUILDER_TYPES = {
     "list<int64>": BUILDER_LIST,
 }
 NAMES = tuple(column.name for column in messages.ENVELOPE)
-# How each is collected, -1 for what has no builder of its own: looked up once, since small batches are many.
+# How each column is collected, -1 without own builder. Computed once, because small batches are frequent.
 COLLECTED = tuple((column.name, BUILDER_TYPES.get(column.type, -1)) for column in messages.ENVELOPE)
 
 
 cdef class Scan:
-    """One pass over one batch: owns the builders until they are handed to Python."""
+    """One pass over one batch. It owns the builders until they are handed to Python."""
 
-    cdef Part whole
+    cdef Part output
     cdef Builder *errors
     cdef Rules rules
     cdef uint8_t *stream_flags
@@ -74,104 +74,104 @@ cdef class Scan:
     ):
         """Begin a pass.
 
-        `kind_codes`: hand the kinds out as a byte a row, the index of the message, NO_WORD where there is none.
-        `empty_is_null`: a payload of no bytes is a null row, counted by `n_empty`; else it is a fault.
+        `kind_codes`: return the kinds as one byte for each row, the index of the message, or NO_KEYWORD without one.
+        `empty_is_null`: an empty payload is a null row, counted by `n_empty`. Otherwise it is a fault.
         """
         self.source = source
-        self.whole.kind_codes = kind_codes
-        self.whole.permissive = permissive
-        self.whole.walk.empty_is_null = empty_is_null
-        self.whole.walk.plan = &PLAN.table
-        self.whole.walk.rules = &self.rules
-        self.whole.walk.out = &self.whole.out
-        self.whole.walk.fault = &self.whole.fault
-        self.whole.out.fast = self.whole.fast
+        self.output.kind_codes = kind_codes
+        self.output.permissive = permissive
+        self.output.walk.empty_is_null = empty_is_null
+        self.output.walk.plan = &PLAN.table
+        self.output.walk.rules = &self.rules
+        self.output.walk.out = &self.output.out
+        self.output.walk.fault = &self.output.fault
+        self.output.out.fast = self.output.fast
         self.rules = rules_of(limits, strict_flags)
         self.open_builders(frozenset(fields))
 
     def __dealloc__(self):
-        free_part(&self.whole)
+        free_part(&self.output)
         free_bytes(&self.relations)
         free(self.stream_flags)
 
     cdef int open_builders(self, frozenset fields) except -1:
-        cdef Part *whole = &self.whole
+        cdef Part *output = &self.output
         cdef int64_t n_rows = self.source.n_rows
         cdef int i, collected
         for i, (name, collected) in enumerate(COLLECTED):
-            whole.builders[i].n_rows = n_rows
+            output.builders[i].n_rows = n_rows
             if collected >= 0:
-                whole.builders[i].type = <BuilderType>collected
+                output.builders[i].type = <BuilderType>collected
                 if name in fields:
-                    whole.out.builders[i] = &whole.builders[i]
+                    output.out.builders[i] = &output.builders[i]
         for i, tuple_name in enumerate(("old", "new")):
-            builder = &whole.old if i == 0 else &whole.new
+            builder = &output.old if i == 0 else &output.new
             builder.rows.type = BUILDER_LIST
             builder.rows.n_rows = n_rows
             builder.wants_values = tuple_name in fields
-            # The formats are collected by the tuple's builder, beside the values.
-            whole.out.builders[NAMES.index(tuple_name + "_formats")] = NULL
+            # The tuple's builder collects the formats, beside the values.
+            output.out.builders[NAMES.index(tuple_name + "_formats")] = NULL
             if builder.wants_values or tuple_name + "_formats" in fields:
                 if i == 0:
-                    whole.out.old = builder
+                    output.out.old = builder
                 else:
-                    whole.out.new = builder
-        whole.columns.rows.type = BUILDER_LIST
-        whole.columns.rows.n_rows = n_rows
+                    output.out.new = builder
+        output.columns.rows.type = BUILDER_LIST
+        output.columns.rows.n_rows = n_rows
         if "columns" in fields:
-            whole.out.columns = &whole.columns
-        # These three are filled here and not by the walk.
+            output.out.columns = &output.columns
+        # These three are filled here, not by the walk.
         if "kind" in fields:
-            open_words(&whole.kinds, n_rows, not whole.kind_codes)
-            whole.out.kinds = whole.kinds.indexes.data
-        if whole.kind_codes:
+            open_keywords(&output.kinds, n_rows, not output.kind_codes)
+            output.out.kinds = output.kinds.indexes.data
+        if output.kind_codes:
             if open_zeroed(&self.relations, sizeof(uint32_t) * <size_t>n_rows) != OK:
                 raise MemoryError()
-            whole.out.relations = <uint32_t *>self.relations.data
+            output.out.relations = <uint32_t *>self.relations.data
         if "xid_basis" in fields:
-            open_words(&whole.bases, n_rows, True)
-            whole.out.bases = whole.bases.indexes.data
-        whole.out.old_type = whole.out.builders[NAMES.index("old_type")]
-        self.errors = whole.out.builders[NAMES.index("error")]
+            open_keywords(&output.bases, n_rows, True)
+            output.out.bases = output.bases.indexes.data
+        output.out.old_type = output.out.builders[NAMES.index("old_type")]
+        self.errors = output.out.builders[NAMES.index("error")]
         return 0
 
     def resolve_streams(
-        self, object in_stream, object carry, bint in_full, Py_ssize_t n_threads=1, bint lookahead=True
+        self, object in_stream, object carry, bint check_contradictions, Py_ssize_t n_threads=1, bint lookahead=True
     ):
-        """Decide which payloads carry an xid prefix; returns the stream state after the last row.
+        """Decide which payloads have an xid prefix. Returns the stream state after the last row.
 
         Parameters
         ----------
-        in_stream : None, "auto", "apart", bool or bytes-like of n_rows zeros and ones
-            "apart": as "auto" for each part of the source alone.
+        in_stream : None, "auto", "by_part", bool or bytes-like of n_rows zeros and ones
+            "by_part": as "auto", for each part of the source separately.
         carry : None or bool
-            With in_stream None: the state before the first row, where it is known.
-        in_full : bool
-            With in_stream None: look for contradictions too, as is needed when a payload is malformed.
+            With in_stream None: the state before the first row, if known.
+        check_contradictions : bool
+            With in_stream None: also look for contradictions, which is necessary when a payload is malformed.
         n_threads : int
-            With in_stream None: that work on it.
+            With in_stream None: the number of threads.
         lookahead : bool
-            With in_stream None and a known state: whether rows that read well both ways are faults, too, where another
-            row of the run, or the delimiter behind it, contradicts the state. Without it the flag of a row depends
-            on its bytes and on the state before it, and so not on where the sequence is cut into batches: only the row
-            that contradicts is a fault. As long as the state is not known, what comes later in the batch decides.
+            With in_stream None and a known state: a row that is well-formed in both readings is a fault if another row
+            of the run, or the next delimiter, contradicts the state. Without it, the flag of a row depends only on its
+            bytes and on the state before it, and therefore not on the division into batches. Only the row that
+            contradicts is then a fault. While the state is unknown, later rows of the batch decide.
         """
         cdef const uint8_t[::1] explicit
         self.carry = CARRY_NONE if carry is None else CARRY_STREAMED if carry else CARRY_PLAIN
         if isinstance(in_stream, bool):
-            self.whole.walk.stream_flag = STREAMED if in_stream else 0
+            self.output.walk.stream_flag = STREAMED if in_stream else 0
             return None
-        if in_stream is None and not in_full and self.carry != CARRY_STREAMED:
-            # Most data has no stream in it: no pass over it is spent on finding that out.
-            self.whole.walk.assume_unstreamed = True
-            self.whole.walk.stream_flag = BASIS_ORDER << BASIS_SHIFT
+        if in_stream is None and not check_contradictions and self.carry != CARRY_STREAMED:
+            # Most data has no stream. No separate pass is spent on finding that out.
+            self.output.walk.assume_unstreamed = True
+            self.output.walk.stream_flag = BASIS_ORDER << BASIS_SHIFT
             return self.stream_state
         self.stream_flags = <uint8_t *>calloc(<size_t>self.source.n_rows + 1, 1)
         if self.stream_flags == NULL:
             raise MemoryError()
-        self.whole.walk.stream_flags = self.stream_flags
+        self.output.walk.stream_flags = self.stream_flags
         if in_stream is None or isinstance(in_stream, str):
-            self.resolve_rows(in_stream is None, in_stream == "apart", n_threads, lookahead)
+            self.resolve_batch(in_stream is None, in_stream == "by_part", n_threads, lookahead)
         else:
             if len(in_stream) != self.source.n_rows:
                 raise ValueError(f"in_stream has {len(in_stream)} values for {self.source.n_rows} payloads")
@@ -183,21 +183,20 @@ cdef class Scan:
 
     @property
     def stream_state(self):
-        """The state after the last row, which `resolve_streams` of the next batch takes as `carry`; None where it is
-        not known.
+        """The state after the last row, the `carry` of the next batch; None if unknown.
 
-        Of use when `run` has returned columns. It is None if the caller gave the flag of each payload.
+        Call it after `run` has returned columns. It is None if the caller gave the flag of each payload.
         """
-        if self.whole.walk.assume_unstreamed:
+        if self.output.walk.assume_unstreamed:
             return False
         return None if self.carry == CARRY_NONE else self.carry == CARRY_STREAMED
 
     @property
     def n_empty(self):
-        """How many payloads of no bytes `run` has made null rows of."""
-        return self.whole.walk.n_empty
+        """Number of empty payloads that `run` has made null rows."""
+        return self.output.walk.n_empty
 
-    cdef int resolve_rows(self, bint by_order, bint apart, Py_ssize_t n_threads, bint lookahead) except -1:
+    cdef int resolve_batch(self, bint by_order, bint by_part, Py_ssize_t n_threads, bint lookahead) except -1:
         cdef Envelope nothing
         cdef Walk walk
         cdef Fault fault
@@ -217,7 +216,7 @@ cdef class Scan:
             with nogil:
                 if by_order:
                     code = resolve_by_order(&window, &self.carry)
-                elif apart:
+                elif by_part:
                     code = resolve_segments(&window)
                 else:
                     code = resolve_each(&window)
@@ -227,84 +226,84 @@ cdef class Scan:
 
     @property
     def stream_flags(self):
-        """The flags of `resolve_streams`, a byte a row, which it takes as `in_stream`; None where it has made none."""
+        """The flags of `resolve_streams`, one byte for each row, to be passed as `in_stream`; None if it made none."""
         if self.stream_flags == NULL:
             return None
         return PyBytes_FromStringAndSize(<const char *>self.stream_flags, self.source.n_rows)
 
     def run(self, Py_ssize_t n_threads=1):
-        """Decode all rows; returns {column name: tuple of buffers}, columns that no row fills left out.
+        """Decode all rows. Returns {column name: tuple of buffers}, without the columns that no row fills.
 
-        None where no stream was assumed and there may be one: the caller then resolves the streams in full. With
-        several threads, the fault that is raised need not be that of the first bad row.
+        Returns None if no stream was assumed and there may be one. The caller then resolves the streams completely.
+        With several threads, the fault that is raised need not be that of the first bad row.
         """
-        cdef Part *whole = &self.whole
+        cdef Part *output = &self.output
         cdef FaultCode code
         if n_threads > 1:
-            code = scan_divided(whole, self.source, n_threads)
+            code = scan_divided(output, self.source, n_threads)
         else:
             with nogil:
                 code = self.scan()
-        if whole.walk.assume_unstreamed and self.is_doubted(code):
+        if output.walk.assume_unstreamed and self.is_doubted(code):
             return None
         if code == OK and n_threads == 1:
             with nogil:
-                code = finish_rows(whole)
+                code = finish_rows(output)
             if code == FAULT_LIMIT_BATCH:
                 raise errors.BatchTooLarge(errors.BatchTooLarge.wording.format(field="kind"))
         if code != OK:
-            # If there was no memory to keep a row's fault, `fault` still has it.
-            whole.fault.code = code
-            raise error_of(&whole.fault, PLAN.labels, True)
+            # Without memory to keep the fault of a row, `fault` still has it.
+            output.fault.code = code
+            raise error_of(&output.fault, PLAN.labels, True)
         self.write_errors()
         found = {}
         for i, name in enumerate(NAMES):
-            parts = finish_builder(&whole.builders[i])
+            parts = finish_builder(&output.builders[i])
             if parts is not None:
                 found[name] = parts
-        add_tuple(found, "old", &whole.old)
-        add_tuple(found, "new", &whole.new)
+        add_tuple(found, "old", &output.old)
+        add_tuple(found, "new", &output.new)
         more = (
-            ("columns", finish_columns(&whole.columns)),
-            ("kind", (None, hand_over(&whole.kinds.indexes)) if whole.kind_codes else finish_words(&whole.kinds)),
-            ("xid_basis", finish_words(&whole.bases)),
+            ("columns", finish_columns(&output.columns)),
+            ("kind", (None, hand_over(&output.kinds.indexes)) if output.kind_codes else finish_keywords(&output.kinds)),
+            ("xid_basis", finish_keywords(&output.bases)),
         )
         found.update((name, parts) for name, parts in more if parts is not None)
-        if whole.kind_codes:
+        if output.kind_codes:
             found["relations"] = (None, hand_over(&self.relations))
         return found
 
     cdef FaultCode scan(self) noexcept nogil:
-        begin_rows(&self.whole, 0, self.source.n_rows)
-        return scan_rows(&self.whole, self.source.segments, self.source.n_segments, 0, self.source.n_rows)
+        begin_rows(&self.output, 0, self.source.n_rows)
+        return scan_rows(&self.output, self.source.segments, self.source.n_segments, 0, self.source.n_rows)
 
     cdef bint is_doubted(self, FaultCode code) noexcept nogil:
-        """Whether rows may be other than plain: there is no delimiter, or a fault may change the flags of others."""
+        """Whether rows may not be plain: there is no delimiter, or a fault may change the flags of other rows."""
         cdef size_t i
         if code != OK:
             return code < FAULT_LIMIT_BATCH or code == STREAM_SEEN
-        if self.carry == CARRY_NONE and not self.whole.walk.has_delimiter:
+        if self.carry == CARRY_NONE and not self.output.walk.has_delimiter:
             return True
-        for i in range(self.whole.faults.n):
-            if self.whole.faults.items[i].code == FAULT_STATE_DESYNC:
+        for i in range(self.output.faults.n):
+            if self.output.faults.items[i].code == FAULT_STATE_DESYNC:
                 return True
         return False
 
     cdef int write_errors(self) except -1:
         cdef size_t i
         cdef const uint8_t[::1] text
-        cdef Part *whole = &self.whole
+        cdef Part *output = &self.output
         if self.errors == NULL:
             return 0
-        for i in range(whole.faults.n):
-            text = error_of(&whole.faults.items[i], PLAN.labels, False).cell.encode()
-            if put_text(self.errors, whole.faults.items[i].row, &text[0], <size_t>text.shape[0]) != OK:
+        for i in range(output.faults.n):
+            text = error_of(&output.faults.items[i], PLAN.labels, False).cell.encode()
+            if put_text(self.errors, output.faults.items[i].row, &text[0], <size_t>text.shape[0]) != OK:
                 raise MemoryError()
         return 0
 
 
 cdef int add_tuple(dict found, str name, TupleBuilder *builder) except -1:
-    """Add the columns of a tuple's formats and, if they are wanted, of its values; none where no row was filled."""
+    """Add the columns of a tuple's formats and, if requested, of its values; none if no row was filled."""
     parts = finish_tuple(builder)
     if parts is None:
         return 0

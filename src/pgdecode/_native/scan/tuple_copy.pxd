@@ -1,4 +1,4 @@
-"""Puts tuples in which all is well into their builder, a block of rows at a time."""
+"""Writes well-formed tuples into their builder, a block of rows at a time."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -11,20 +11,20 @@ from pgdecode._native.wire.envelope_builder cimport Walk
 from pgdecode._native.wire.tuples cimport COLLECT_FORMATS, COLLECT_NOTHING, COLLECT_VALUES, Collect
 
 cdef enum:
-    # Bytes that may be read past the end of a payload: it is not among the last in its buffer.
+    # bytes that may be read after the end of a payload: it is not one of the last in its buffer
     AHEAD = 64
-    COPIED = 16       # bytes: most values are no longer, and one copy of constant size costs less than a call
+    COPIED = 16       # bytes: most values are not longer, and one copy of constant size costs less than a call
 
 cdef struct TupleCopy:
-    # The builder of new or of old tuples, with room for those of a block; `ready` once a first one has opened it.
+    # The builder of new or old tuples, with memory for the tuples of a block. `ready` once the first has opened it.
     TupleBuilder *builder
     bint ready
     Collect collect
     uint32_t max_columns
-    uint32_t n               # cells of the newest tuple, counted in `n_cells` when all is well with its message
+    uint32_t n               # cells of the last tuple; counted in `n_cells` once all of its message is good
     int64_t n_cells
     uint8_t *letters
-    int32_t *ends            # behind the 0 in front
+    int32_t *ends            # after the 0 in front
     uint8_t *values
 
 
@@ -37,7 +37,7 @@ cdef const uint8_t *copy_formats(const TupleCopy *copy, const uint8_t *p, const 
 
 
 cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length) noexcept nogil:
-    """Copy in blocks of half AHEAD, and so up to SLACK bytes more."""
+    """Copy in blocks of AHEAD / 2 bytes, which may write up to SLACK bytes more."""
     cdef size_t at = 0
     if length > 8 * 32:
         memcpy(target, value, length)
@@ -50,10 +50,10 @@ cdef inline void copy_rest(uint8_t *target, const uint8_t *value, size_t length)
 cdef inline const uint8_t *copy_cells(
     const TupleCopy *copy, const uint8_t *p, const uint8_t *end, Collect collect
 ) noexcept nogil:
-    """Copy what is wanted of the cells, and return where they end, or NULL.
+    """Copy the requested parts of the cells. Returns their end, or NULL.
 
-    `collect` is a constant where this is called, so that each has a loop of its own. It does not use the walk's
-    `take_cell`, with which a message takes up to 13 % more instructions (wide rows in binary, without their tuples).
+    Callers pass a constant for `collect`, so that each variant is compiled as its own loop. With `take_cell` of the
+    walk, a message would take up to 13 % more instructions (wide rows in binary, without tuples).
     """
     cdef uint8_t *letters = NULL
     cdef int32_t *ends = NULL
@@ -95,9 +95,9 @@ cdef inline const uint8_t *copy_cells(
 cdef inline const uint8_t *put_tuple(
     TupleCopy *copy, const uint8_t *p, const uint8_t *end, bint no_tuples
 ) noexcept nogil:
-    """Put a tuple's cells, and return where they end, or NULL; `no_tuples`: nothing of tuples is wanted.
+    """Write the cells of a tuple. Returns their end, or NULL. `no_tuples`: nothing of tuples is requested.
 
-    AHEAD bytes behind `end` may be read, but nothing of them is looked at before it is known to be the tuple's.
+    AHEAD bytes after `end` may be read, but they do not influence the result.
     """
     copy.n = be16(p)
     if unlikely(copy.n > copy.max_columns):

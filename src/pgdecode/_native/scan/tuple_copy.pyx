@@ -1,4 +1,4 @@
-"""Copies the cells of tuples in blocks of constant size, into memory that is reserved for many rows at once."""
+"""Copies the cells of tuples in blocks of constant size, into memory that is reserved for many rows."""
 
 from libc.string cimport memset
 
@@ -9,7 +9,7 @@ from pgdecode._native.fault cimport OK
 cdef void open_tuple_copy(
     TupleCopy *copy, TupleBuilder *builder, const Walk *walk, int64_t row, int64_t n_rows, size_t n_bytes
 ) noexcept nogil:
-    """Make room for the tuples of some rows, of so many bytes in all."""
+    """Reserve memory for the tuples of some rows, with so many bytes in all."""
     cdef size_t most
     memset(copy, 0, sizeof(copy[0]))
     copy.builder = builder
@@ -30,7 +30,7 @@ cdef void open_tuple_copy(
 
 
 cdef void close_tuple_copy(const TupleCopy *copy) noexcept nogil:
-    """Count what has been put."""
+    """Count what has been written."""
     if copy.letters == NULL:
         return
     copy.builder.letters.size = <size_t>copy.n_cells
@@ -44,7 +44,7 @@ cdef const uint8_t *copy_values(const TupleCopy *copy, const uint8_t *p, const u
 
 
 cdef const uint8_t *copy_formats(const TupleCopy *copy, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The formats alone, or where old or new tuples are not wanted, nothing."""
+    """Write only the formats, or nothing of old or new tuples that are not requested."""
     if copy.collect == COLLECT_NOTHING:
         return copy_cells(copy, p, end, COLLECT_NOTHING)
     return copy_cells(copy, p, end, COLLECT_FORMATS)

@@ -7,23 +7,23 @@ from pgdecode._native.arrow.payload_array cimport Source
 from pgdecode._native.fault cimport FaultCode
 from pgdecode._native.memory.buffers cimport Arena
 
-# Makes a part of rows from `first` up to `stop`, in place of what it was before, with the context of a thread. A
-# part is all zero at first, and the memory it takes is its arena's.
+# Decodes rows from `first` up to `stop` into a part, with the context of a thread; replaces the part's contents. A part
+# is zero at first, and allocates from its arena.
 ctypedef FaultCode (*Decode)(void *context, void *part, Arena *arena, int64_t first, int64_t stop) noexcept nogil
 
-# Whether the whole has room for a part's rows, so that to place them moves nothing that others are writing to.
-ctypedef bint (*Fits)(const void *whole, const void *part) noexcept nogil
+# Whether the output has memory for a part's rows, so that placing them does not move data that others write to.
+ctypedef bint (*Fits)(const void *output, const void *part) noexcept nogil
 
-# Gives a part's rows their place, behind all that have one: one part at a time, in the order of their rows.
-ctypedef FaultCode (*Place)(void *whole, void *part) noexcept nogil
+# Assigns a part's rows their position, after all rows placed so far. One part at a time, in the order of their rows.
+ctypedef FaultCode (*Place)(void *output, void *part) noexcept nogil
 
-# Writes a part's rows to their place, while other threads write theirs.
-ctypedef void (*Write)(void *whole, void *part) noexcept nogil
+# Copies a part's rows to their position, while other threads copy theirs.
+ctypedef void (*Write)(void *output, void *part) noexcept nogil
 
-# Frees what a part has; the whole takes the fault of the one that failed.
-ctypedef void (*End)(void *whole, void *part, bint failed) noexcept
+# Frees a part. The output takes the fault of the part that failed.
+ctypedef void (*End)(void *output, void *part, bint failed) noexcept
 
-cdef struct Work:
+cdef struct Task:
     Decode decode
     Fits fits
     Place place
@@ -31,10 +31,10 @@ cdef struct Work:
     End end
     void *source         # Source of the rows
     Py_ssize_t n_threads
-    void *contexts       # one for each thread, one behind the other
-    size_t context_size  # bytes; 0 where all threads have the same
-    void *whole
+    void *contexts       # one for each thread, consecutively
+    size_t context_size  # bytes; 0 if all threads share one
+    void *output
     size_t part_size
     bint appends         # whether parts take memory from arenas
 
-cdef FaultCode run_in_chunks(const Work *work) except *
+cdef FaultCode run_in_chunks(const Task *task) except *

@@ -1,4 +1,4 @@
-"""The envelope that a walk fills, the state of a walk, and how it records a fault."""
+"""The envelope that a walk fills, the state of a walk, and the functions that record a fault."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -19,52 +19,52 @@ cdef struct Rules:
     bint strict_flags
 
 cdef struct Slot:
-    # Where a column of constant width lies, once a message came that may fill it.
+    # A column of constant width, opened by the first message that may fill it.
     uint8_t *values
     uint8_t *validity
 
 cdef struct FastField:
-    # A wanted field of constant width of a message of the fast path.
+    # A requested field of constant width, in a message of the fast path.
     uint8_t *values
     uint8_t *validity
-    uint64_t added               # to an int64: the epoch's shift
-    uint8_t shift                # bits by which 8 bytes are more than an int64's field
-    uint8_t at                   # bytes from the tag on
+    uint64_t added               # added to an int64: the epoch shift
+    uint8_t shift                # number of bits in 8 bytes that do not belong to the field
+    uint8_t at                   # offset from the tag, in bytes
 
 cdef enum:
-    IN_STREAM = N_MESSAGES + 1   # where in an array of them the kinds of messages with an xid prefix begin
-    N_FAST = 2 * IN_STREAM      # with the kind that no message has
+    IN_STREAM = N_MESSAGES + 1   # in arrays of kinds, where kinds of messages with an xid prefix begin
+    N_FAST = 2 * IN_STREAM      # including the kind of unknown messages
 
 cdef struct FastMessage:
-    # What `scan/fast_path` knows of a kind of messages, once the first of them has come.
+    # What `scan/fast_path` needs of a kind of messages. Set by the first message of the kind.
     uint8_t kind                 # a FastKind
-    uint8_t length               # FIXED: bytes, with the tag
-    uint8_t has_old              # NEW: an old tuple may stand before the new one
-    uint32_t least_xid           # in a stream
+    uint8_t length               # FIXED: bytes, including the tag
+    uint8_t has_old              # NEW: an old tuple may come before the new one
+    uint32_t least_xid           # smallest xid in a stream
     int n_fields
-    int n_numbers                # of these the first, which have 4 or 8 bytes; the others are flags, and 0
-    uint64_t marks               # a bit a row of the block: where the fast path has put messages of this kind
+    int n_numbers                # the first fields, which have 4 or 8 bytes; the others are flags, and this is 0
+    uint64_t marks               # one bit for each row of the block: messages of this kind from the fast path
     uint64_t[MASK_WORDS] mask
     FastField fields[MAX_FAST_FIELDS]
 
 cdef struct Envelope:
-    # A NULL builder is a column that is not wanted; with all of them NULL a walk only checks.
+    # A NULL builder is a column that is not requested. If all are NULL, a walk only checks.
     Builder *builders[N_ENVELOPE + 1]
     Slot slots[N_ENVELOPE + 1]
     TupleBuilder *old
     TupleBuilder *new
     ColumnsBuilder *columns
-    uint8_t *kinds               # a byte a row: the index of its message
-    uint8_t *bases               # a byte a row: how its xid prefix was decided
-    uint32_t *relations          # the relation's OID of each insert, update and delete; elsewhere it may be anything
+    uint8_t *kinds               # one byte for each row: the index of its message
+    uint8_t *bases               # one byte for each row: how its xid prefix was decided
+    uint32_t *relations          # the relation's OID of each insert, update and delete; undefined for other messages
     uint8_t seen[N_MESSAGES]     # kinds whose columns of constant width are open
-    Builder *old_type               # of `builders`
-    # Columns of constant width that are open: zeros have been put into the first `n_zeroed` rows of each.
+    Builder *old_type               # one of `builders`
+    # Open columns of constant width. The first `n_zeroed` rows of each have been set to zero.
     int n_open
     uint8_t *open_values[N_ENVELOPE]
     size_t open_widths[N_ENVELOPE]
     int64_t n_zeroed
-    FastMessage *fast            # N_FAST, for `scan/fast_path`; NULL where nothing is wanted
+    FastMessage *fast            # N_FAST items, for `scan/fast_path`; NULL if nothing is requested
 
 # 946684800000000 us = 2000-01-01 minus 1970-01-01
 cdef extern from *:
@@ -74,23 +74,23 @@ cdef extern from *:
     const int64_t EPOCH_SHIFT_US "PGDECODE_EPOCH_SHIFT_US"
 
 cdef struct Walk:
-    # What a walk carries from payload to payload ...
+    # The state of a walk from payload to payload:
     const PlanTable *plan
     const Rules *rules
     Envelope *out
     Fault *fault
-    const uint8_t *stream_flags  # one a row (see wire/stream_state), or NULL where `stream_flag` holds for all
+    const uint8_t *stream_flags  # one for each row (see wire/stream_state), or NULL if `stream_flag` applies to all
     int64_t first_row        # of the segment
     uint8_t stream_flag
     bint assume_unstreamed   # stop at a stream
-    bint has_delimiter       # there is a well-formed delimiter
-    bint empty_is_null       # an empty payload is a null row, and no fault
-    int64_t n_empty          # such rows
-    # ... and from field to field, beside its cursor.
+    bint has_delimiter       # there was a well-formed delimiter
+    bint empty_is_null       # an empty payload is a null row, not a fault
+    int64_t n_empty          # number of those rows
+    # The state from field to field, besides the cursor:
     const uint8_t *start
     int64_t row
     uint32_t count           # of the COUNT field
-    uint8_t old_type         # of the OLD_TYPE field, 0 where no old tuple was sent
+    uint8_t old_type         # of the OLD_TYPE field, 0 without old tuple
 
 cdef Cursor fail(
     Walk *walk, FaultCode code, int label, const uint8_t *at, int64_t expected, int64_t seen, int32_t column

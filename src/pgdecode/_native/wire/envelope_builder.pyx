@@ -32,12 +32,12 @@ cdef Cursor fail_truncated(Walk *walk, int label, Cursor cursor, int64_t needed,
 
 
 cdef Cursor fail_in_builder(Walk *walk, FaultCode code, int label) noexcept nogil:
-    """A builder that could not take a value: no memory, or no room for more in 32-bit offsets."""
+    """Record that a builder could not take a value: there is no memory, or 32-bit offsets are exhausted."""
     return fail(walk, code, label, walk.start, 0, 0, -1)
 
 
 cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) noexcept nogil:
-    """First message of its kind: allocate the columns of constant width that it may fill."""
+    """Allocate the columns of constant width that the first message of a kind may fill."""
     cdef int i, column
     cdef Builder *builder
     for i in range(-1, message.n_ops):
@@ -60,7 +60,7 @@ cdef FaultCode open_slots(Envelope *out, const MessagePlan *message, int index) 
 
 
 cdef void keep_zeroed(Envelope *out, const Builder *builder) noexcept nogil:
-    """Let a column that has been opened have zeros in as many rows as the others, now and from now on."""
+    """Set a newly opened column to zero in as many rows as the others, and register it for later rows."""
     cdef size_t width = width_of(builder)
     if width == 0:
         return
@@ -73,7 +73,7 @@ cdef void keep_zeroed(Envelope *out, const Builder *builder) noexcept nogil:
 
 
 cdef void open_nothing(Envelope *nothing) noexcept nogil:
-    """Make an envelope of which no column is wanted: a walk into it only checks."""
+    """Make an envelope without requested columns. A walk into it only checks."""
     memset(nothing, 0, sizeof(nothing[0]))
     memset(nothing.seen, True, sizeof(nothing.seen))
 
@@ -102,7 +102,7 @@ cdef void open_fast(const Envelope *out, const MessagePlan *message, FastMessage
 cdef void open_streamed(
     const Envelope *out, const MessagePlan *message, const FastMessage *plain, FastMessage *streamed
 ) noexcept nogil:
-    """The same kind with an xid prefix, where it is a row's."""
+    """Set up the same kind with an xid prefix, if it is an insert, update or delete."""
     if plain.kind != FAST_NEW and plain.kind != FAST_OLD:
         return
     streamed.kind = plain.kind
@@ -113,7 +113,7 @@ cdef void open_streamed(
 
 
 cdef void add_fields(FastMessage *fast, const Envelope *out, const MessagePlan *message, uint8_t first) noexcept nogil:
-    """Have the fields that stand from byte `first` on put into their columns, if these are wanted."""
+    """Register the fields from byte `first` on, if their columns are requested."""
     cdef uint8_t at = first
     cdef int i
     for i in range(message.n_window):
@@ -142,7 +142,7 @@ cdef void add_field(FastMessage *fast, const Envelope *out, const Op *op, uint8_
 
 
 cdef Rules rules_of(object limits, bint strict_flags) except *:
-    """The public `Limits` as the walker takes them."""
+    """Convert the public `Limits` for the walker."""
     cdef Rules rules
     rules.max_payload_bytes = limits.max_payload_bytes
     rules.max_columns = limits.max_columns

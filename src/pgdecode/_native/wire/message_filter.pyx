@@ -1,4 +1,4 @@
-"""First bytes of payloads: which rows are of which messages, without reading further."""
+"""Finds rows of certain messages by the first byte of their payloads."""
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
@@ -9,16 +9,16 @@ from pgdecode._native.fault cimport OK, unlikely
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, hand_over
 
 cdef enum:
-    SELECTED = 1    # each of its rows
-    AT_ENDS = 2    # the first and the last
+    SELECTED = 1    # all rows
+    AT_ENDS = 2    # the first and the last row
 
 
 def tagged(Source source, bytes wanted, bytes at_ends):
     """Find rows by the first byte of their payload.
 
-    Returns (buffer of int64 or None, int, int, bytes): the rows whose first byte is in `wanted`, ascending; the first
-    and the last whose is in `at_ends`, -1 where there is none; and all first bytes that there are. Null and empty
-    payloads have none, nor have those whose offsets are corrupt.
+    Returns (buffer of int64 or None, int, int, bytes): the rows with a first byte in `wanted`, ascending; the first and
+    the last row with one in `at_ends`, or -1; and all first bytes. Null and empty payloads have no first byte, and
+    payloads with corrupt offsets have none either.
     """
     cdef uint8_t[256] is_of
     cdef uint8_t[256] is_there

@@ -1,4 +1,4 @@
-"""Messages in a file of pg_recvlogical: payloads without lengths, each followed by a newline."""
+"""Finds the messages in a file of pg_recvlogical: payloads without lengths, each followed by a newline."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t
@@ -14,7 +14,7 @@ from pgdecode._native.wire.wire_plan cimport PLAN
 from pgdecode.protocol.limits import LIMITS
 
 cdef enum:
-    MOST_BYTES = 1 << 26   # of payloads in one array, until its last message
+    MOST_BYTES = 1 << 26   # of the payloads in one array, before its last message
 
 cdef struct Place:
     const uint8_t *at
@@ -23,10 +23,10 @@ cdef struct Place:
 
 
 def whole_messages(const uint8_t[::1] content, Py_ssize_t at, bint in_stream, Py_ssize_t abort_bytes, Py_ssize_t most):
-    """Copy up to `most` messages from byte `at` on; stops before the first that is not well-formed.
+    """Copy up to `most` messages from byte `at` on. Stops before the first message that is not well-formed.
 
-    Returns (their number, buffers of a large_binary array, the byte behind them, whether a stream is open there).
-    `abort_bytes`: the length of a Stream Abort, which the file does not say.
+    Returns (number of messages, buffers of a large_binary array, the byte after them, whether a stream is open there).
+    `abort_bytes`: the length of a Stream Abort, which the file does not contain.
     """
     cdef Walk walk
     cdef Envelope nothing
@@ -82,13 +82,13 @@ cdef FaultCode copy_messages(
 cdef inline size_t message_length(
     Walk *walk, const uint8_t *at, size_t left, bint in_stream, size_t abort_bytes
 ) noexcept nogil:
-    """The length of the message at `at`; all that is left if it is not well-formed."""
+    """The length of the message at `at`; the rest of the file if the message is not well-formed."""
     if at[0] == c"\n":
         # Servers send an empty payload for an origin without a name.
         return 0
     if at[0] == c"A":
         return abort_bytes
-    # As a payload, what is left has bytes after the message, and where these begin is in the fault.
+    # As one payload, the rest of the file has bytes after the message. The fault says where they begin.
     if walk_message(walk, at, min(left, walk.rules.max_payload_bytes), in_stream) != FAULT_TRAILING:
         return left
     return walk.fault.offset

@@ -1,4 +1,4 @@
-"""One payload to one message object: the walker checks it, then its fields are read by the same plan."""
+"""Makes a message object of one payload: the walker checks the payload, then its fields are read by the same plan."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.datetime cimport import_datetime, timedelta_new
@@ -61,15 +61,15 @@ cdef struct MessageReader:
     const uint8_t *start
     Cursor cursor
     uint32_t count
-    uint8_t old_type    # 0 where no old tuple was sent
+    uint8_t old_type    # 0 without old tuple
 
 
 cdef class MessageMaker:
-    """Makes objects of a frozen dataclass with slots, field by field: its `__init__` takes longer than all the rest."""
+    """Makes objects of a frozen dataclass with slots, field by field, because `__init__` takes longer than the rest."""
 
     cdef type cls
-    cdef tuple slots    # descriptors of the fields as they are read from a payload
-    cdef object xid     # that of the prefix, or None
+    cdef tuple slots    # descriptors of the fields, in wire order
+    cdef object xid     # descriptor of the prefix, or None
 
     def __cinit__(self, type cls):
         names = [item.name for item in wire.wire_fields(cls) if item.wire.form is not wire.Form.COUNT]
@@ -109,7 +109,7 @@ cdef str read_string(MessageReader *reader):
 
 
 cdef tuple read_tuple(MessageReader *reader, PyObject **formats):
-    """The values of a tuple; `formats` becomes a new reference to the string of their formats."""
+    """The values of a tuple. `formats` becomes a new reference to the string of their formats."""
     cdef uint16_t n = be16(read(reader, 2))
     cdef uint16_t i
     cdef uint32_t length
@@ -124,7 +124,7 @@ cdef tuple read_tuple(MessageReader *reader, PyObject **formats):
         if p[0] == c"t" or p[0] == c"b":
             length = be32(read(reader, 4))
             value = PyBytes_FromStringAndSize(<const char *>read(reader, length), length)
-        # The tuple takes a reference over.
+        # The tuple takes over the reference.
         Py_INCREF(value)
         PyTuple_SET_ITEM(values, i, value)
     Py_INCREF(letters)
@@ -152,7 +152,7 @@ cdef object read_timestamp(MessageReader *reader):
     cdef int64_t us = <int64_t>be64(read(reader, 8))
     cdef int64_t seconds = us // US_PER_SECOND
     cdef int64_t days
-    # Down, not towards zero.
+    # Rounded down, not towards zero.
     if us % US_PER_SECOND < 0:
         seconds -= 1
     days = seconds // SECONDS_PER_DAY
@@ -171,7 +171,7 @@ cdef object read_timestamp(MessageReader *reader):
 
 
 cdef object read_old_type(MessageReader *reader):
-    """K or O; where no old tuple was sent, the byte is the new tuple's N and stays."""
+    """K or O. Without old tuple, the byte is the N of the new tuple, and is not consumed."""
     cdef uint8_t letter = reader.cursor.at[0]
     reader.old_type = 0
     if letter == c"N":
@@ -181,7 +181,7 @@ cdef object read_old_type(MessageReader *reader):
 
 
 cdef object read_field(MessageReader *reader, const Op *op):
-    """A field that is no tuple."""
+    """Read a field that is not a tuple."""
     cdef uint32_t length
     if op.form == LSN:
         return be64(read(reader, 8))
@@ -232,7 +232,7 @@ cdef object read_message(MessageReader *reader, const MessagePlan *message, Mess
             maker.put(made, maker.slots[at + 1], value)
             at += 2
         else:
-            # The optional fields end a message.
+            # The optional fields are the last ones of a message.
             if op.optional and reader.cursor.at == reader.cursor.end:
                 value = None
             else:
@@ -270,17 +270,17 @@ cdef object decode_bytes(const uint8_t *data, size_t length, bint in_stream, obj
 
 
 def decode_one(bytes payload not None, bint in_stream, limits, bint strict_flags):
-    """The message in one payload; raises a DecodeError without a row."""
+    """Make the message of one payload. Raises a DecodeError without a row."""
     return decode_bytes(
         <const uint8_t *>PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload), in_stream, limits, strict_flags
     )
 
 
 def fields_of(Source source, int64_t row, bint in_stream):
-    """The numbers and strings in a row that has been found well-formed, by the envelope columns that they fill.
+    """The numbers and strings of a well-formed row, by envelope column.
 
-    Timestamps are in microseconds since 1970, as in those columns: not all are a datetime. What stands behind a list or
-    a tuple is left out, and so are fields that no column has.
+    Timestamps are in microseconds since 1970, as in those columns, because not all are a datetime. Fields after a list
+    or a tuple are left out, and so are fields without a column.
     """
     cdef const PlanTable *plan = &PLAN.table
     cdef const MessagePlan *message

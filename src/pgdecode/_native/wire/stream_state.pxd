@@ -1,4 +1,4 @@
-"""Decides for every payload whether it lies inside a stream, and so carries an xid prefix."""
+"""Decides for each payload whether it is inside a stream, and therefore has an xid prefix."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -9,7 +9,7 @@ from pgdecode._native.wire.envelope_builder cimport Walk
 from pgdecode._native.wire.wire_plan cimport PlanTable
 
 cdef enum Carry:
-    # The nearest delimiter before the first row.
+    # The last delimiter before the first row.
     CARRY_NONE
     CARRY_PLAIN
     CARRY_STREAMED
@@ -20,27 +20,27 @@ cdef struct Window:
     Py_ssize_t n_segments
     int64_t n_rows
     const PlanTable *plan
-    Walk *walk           # into no builders
-    uint8_t *stream_flags    # one a row, in and out
-    bint lookahead       # where the state is known: later rows may invalidate the flags of earlier ones
+    Walk *walk           # without builders
+    uint8_t *stream_flags    # one for each row, input and output
+    bint lookahead       # with a known state: later rows may invalidate the flags of earlier ones
 
 cdef struct Delimiter:
     int64_t row
-    int marks            # readings that the inserts, updates and deletes after the one before claim, not checked
+    int marks            # readings that the rows since the last delimiter suggest; not checked
     uint8_t tag
 
 cdef struct Delimiters:
-    # The delimiters among some rows in slot order.
+    # The delimiters among some rows, in slot order.
     Delimiter *items
     size_t n, capacity
-    int marks            # as a Delimiter's, of the rows behind the last one
-    Py_ssize_t segment   # to look in first
+    int marks            # as in Delimiter, of the rows after the last delimiter
+    Py_ssize_t segment   # the first one to look in
 
 cdef struct Order:
-    # Up to which row the stream flags are set, in slot order.
+    # How far the stream flags are set, in slot order.
     Carry carry          # the stream state after the last delimiter, or before the first row
-    int64_t start        # the first row behind it
-    Py_ssize_t segment   # to look in first
+    int64_t start        # the first row after it
+    Py_ssize_t segment   # the first one to look in
     int marks            # of the rows from there on
 
 cdef enum Reading:
@@ -49,14 +49,14 @@ cdef enum Reading:
     READING_BOTH = 3
 
 cdef struct Relations:
-    # OIDs that inserts, updates and deletes of the window name for certain, sorted.
+    # OIDs that certainly are relations of rows of the window, sorted.
     uint32_t *ids
     size_t n
     bint collected
 
 
 cdef inline int marks(const Span *payload) noexcept nogil:
-    """Readings in which the byte after the relation OID of an I, U or D is one that may stand there; 0 for others."""
+    """Readings for which the byte after the relation OID of an I, U or D is allowed; 0 for other messages."""
     cdef const uint8_t *p = payload.data
     cdef int readings = 0
     cdef size_t at

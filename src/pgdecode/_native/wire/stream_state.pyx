@@ -1,9 +1,9 @@
-"""Decides for every payload whether it lies inside a stream, and so carries an xid prefix.
+"""Decides for each payload whether it is inside a stream, and therefore has an xid prefix.
 
-By order, the nearest delimiter decides. Without order, the payload's own structure does: one reading parses
-and the other does not. Where both parse, the relations of the same batch decide, and only then a rule
-of plausibility. Proofs and odds: an Insert has N at byte 5 (plain) or byte 9 (streamed), a Delete K or O
-there, and in the other reading that byte is a column kind or the high byte of a length of at most 1 GiB.
+With order, the last delimiter decides. Without order, the structure of the payload decides: usually only one reading is
+well-formed. If both are, the relations of the same batch decide, and at last a rule of plausibility. An Insert has N at
+byte 5 (plain) or byte 9 (streamed), a Delete K or O. In the other reading, that byte is a column kind or the high byte
+of a length of at most 1 GiB.
 """
 
 from libc.stddef cimport size_t
@@ -21,7 +21,7 @@ from pgdecode._native.wire.walker cimport (
 from pgdecode._native.wire.wire_plan cimport N_MESSAGES, TAG_DELIMITER, TAG_MARKED
 
 cdef enum:
-    ROWS_AT_ONCE = 4096   # whose delimiters are found, and whose flags are set, in one step
+    ROWS_AT_ONCE = 4096   # rows whose delimiters are found, and whose flags are set, in one step
 
 
 cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
@@ -29,12 +29,12 @@ cdef bint may_carry_xid(const PlanTable *plan, uint8_t tag) noexcept nogil:
 
 
 cdef inline FaultCode reading_fault(const Window *window, const Span *payload, bint streamed) noexcept nogil:
-    """OK where the payload is well-formed in this reading; else the walk's fault has the offset."""
+    """OK if the payload is well-formed in this reading. Otherwise the walk's fault has the offset."""
     return walk_message(window.walk, payload.data, payload.length, streamed)
 
 
 cdef int readings_of(const Window *window, const Span *payload, int *further) noexcept nogil:
-    """Readings in which the payload is well-formed; `further` is the one that got further where none is."""
+    """Readings in which the payload is well-formed. If there is none, `further` is the one that got further."""
     cdef size_t plain_offset = 0, streamed_offset = 0
     cdef int readings = 0
     if reading_fault(window, payload, False) == OK:
@@ -52,9 +52,9 @@ cdef int readings_of(const Window *window, const Span *payload, int *further) no
 # -- by order --------------------------------------------------------------------------------------------------------
 
 cdef bint contradicted(Window *window, Order *order, int64_t end, bint streamed) noexcept nogil:
-    """Whether an I, U or D since the last delimiter is well-formed in the other reading and malformed in this one.
+    """Whether a row since the last delimiter is well-formed in the other reading, and malformed in this one.
 
-    One past a limit is not malformed: `resolve_fault` makes the same difference.
+    A row that exceeds a limit is not malformed; `resolve_fault` makes the same distinction.
     """
     cdef Span payload
     cdef const Segment *segment
@@ -75,12 +75,12 @@ cdef bint contradicted(Window *window, Order *order, int64_t end, bint streamed)
 
 
 cdef FaultCode close_run(Window *window, Order *order, int64_t end, uint8_t next) noexcept nogil:
-    """Set the flags of the rows since the last delimiter; `next` is the tag of the one behind them, 0 for none."""
+    """Set the flags of the rows since the last delimiter. `next` is the tag of the delimiter after them, 0 for none."""
     cdef bint streamed
     cdef bint doubtful = False
     cdef uint8_t stream_flag
     cdef Basis basis = BASIS_ORDER
-    # A flag that rests on the state alone is the same wherever the sequence is cut into batches.
+    # A flag that depends only on the state is the same wherever the sequence is cut into batches.
     cdef bint by_state_alone = order.carry != CARRY_NONE and not window.lookahead
     if end == order.start:
         return OK
@@ -113,7 +113,7 @@ cdef FaultCode close_run(Window *window, Order *order, int64_t end, uint8_t next
 cdef FaultCode find_delimiters(
     const Window *window, int64_t first, int64_t stop, Delimiters *delimiters
 ) noexcept nogil:
-    """List the delimiters among rows; the ranges of successive calls are consecutive."""
+    """List the delimiters among rows. Successive calls have consecutive ranges."""
     cdef Span payload
     cdef const Segment *segment
     cdef int64_t row, end
@@ -131,7 +131,7 @@ cdef FaultCode find_delimiters(
             if window.plan.tag_class[tag] < TAG_DELIMITER:
                 if window.plan.tag_class[tag] == TAG_MARKED:
                     delimiters.marks |= marks(&payload)
-            # A delimiter that is not well-formed is a fault of its own row and does not affect the others.
+            # A malformed delimiter is a fault of its own row, and does not affect other rows.
             elif reading_fault(window, &payload, False) == OK:
                 if append_delimiter(delimiters, segment.n_before + row, tag) != OK:
                     return FAULT_NO_MEMORY
@@ -153,7 +153,7 @@ cdef inline FaultCode append_delimiter(Delimiters *delimiters, int64_t row, uint
 
 
 cdef FaultCode flag_rows(Window *window, Order *order, const Delimiters *delimiters) noexcept nogil:
-    """Stream flags up to the last delimiter of the rows that come next."""
+    """Set stream flags up to the last delimiter of the next rows."""
     cdef const Delimiter *found
     cdef FaultCode code
     cdef size_t i
@@ -172,12 +172,12 @@ cdef FaultCode flag_rows(Window *window, Order *order, const Delimiters *delimit
 
 
 cdef FaultCode flag_last_rows(Window *window, Order *order) noexcept nogil:
-    """Stream flags for the rows behind the last delimiter."""
+    """Set stream flags for the rows after the last delimiter."""
     return close_run(window, order, window.n_rows, 0)
 
 
 cdef FaultCode resolve_by_order(Window *window, Carry *carry) noexcept nogil:
-    """Stream flags for payloads in slot order; `carry` is the state before the first row, and then after the last."""
+    """Set stream flags in slot order. `carry` is the state before the first row, and afterwards after the last one."""
     cdef int64_t first = 0
     cdef FaultCode code = OK
     cdef Order order
@@ -206,7 +206,7 @@ cdef int ascending(const void *a, const void *b) noexcept nogil:
 
 
 cdef FaultCode collect_relations(const Window *window, Relations *known) noexcept nogil:
-    """OIDs of the inserts, updates and deletes that only one reading fits."""
+    """OIDs of the inserts, updates and deletes for which only one reading is possible."""
     cdef Span payload
     cdef Py_ssize_t i
     cdef int64_t row
@@ -223,11 +223,11 @@ cdef FaultCode collect_relations(const Window *window, Relations *known) noexcep
             reading = marks(&payload)
             if reading != READING_PLAIN and reading != READING_STREAMED:
                 continue
-            # A malformed row is evidence of nothing.
+            # A malformed row is no evidence.
             if reading_fault(window, &payload, reading == READING_STREAMED) != OK:
                 continue
             oid = be32(payload.data + (1 if reading == READING_PLAIN else 5))
-            # Most rows name the relation of the row before.
+            # Most rows have the same relation as the row before.
             if known.n == 0 or known.ids[known.n - 1] != oid:
                 known.ids[known.n] = oid
                 known.n += 1
@@ -247,8 +247,8 @@ cdef bint is_known(const Relations *known, uint32_t oid) noexcept nogil:
 
 
 cdef int evident(const Relations *known, const Span *payload) noexcept nogil:
-    """The one reading whose relation OID occurs elsewhere in the window; 0 where both or neither do."""
-    # R and U: the OID follows the tag; T: the first of the OIDs, after count and options.
+    """The reading whose relation OID occurs elsewhere in the window; 0 if both or none do."""
+    # R and U: the OID follows the tag. T: the first OID, after count and options.
     cdef size_t at = 6 if payload.data[0] == c"T" else 1
     cdef int readings = 0
     if payload.data[0] == c"Y" or payload.data[0] == c"M" or payload.length < at + 8:
@@ -261,7 +261,7 @@ cdef int evident(const Relations *known, const Span *payload) noexcept nogil:
 
 
 cdef bint is_clean(const uint8_t *text) noexcept nogil:
-    """Whether a NUL-terminated string has no control character; that it is UTF-8 and ends has been checked."""
+    """Whether a NUL-terminated string has no control character. It is known to be UTF-8 and to end."""
     while text[0]:
         if text[0] < 0x20 or text[0] == 0x7F:
             return False
@@ -270,16 +270,16 @@ cdef bint is_clean(const uint8_t *text) noexcept nogil:
 
 
 cdef bint is_plausible(const uint8_t *body) noexcept nogil:
-    """Whether flags, LSN and prefix of a LogicalMessage look like a server's."""
+    """Whether flags, LSN and prefix of a LogicalMessage look like those of a server."""
     cdef uint64_t lsn = be64(body + 1)
     return lsn & 7 == 0 and lsn >> 53 == 0 and is_clean(body + 9)
 
 
 cdef int guess(const Span *payload) noexcept nogil:
-    """The likelier reading of a payload that is well-formed in both."""
+    """The more plausible reading of a payload that is well-formed in both."""
     cdef const uint8_t *p = payload.data
     if p[0] == c"R" or p[0] == c"Y":
-        # Read as plain, a streamed one has its OID at the front of the namespace: a control character, nearly always.
+        # In a streamed payload that is read as plain, the namespace starts with the OID: usually a control character.
         return READING_PLAIN if is_clean(p + 5) else READING_STREAMED
     if p[0] == c"M":
         # Only transactional messages are streamed, and no transaction has an xid below 3.
@@ -291,7 +291,7 @@ cdef int guess(const Span *payload) noexcept nogil:
 cdef FaultCode resolve_payload(
     const Window *window, Relations *known, const Span *payload, uint8_t *stream_flag
 ) noexcept nogil:
-    """The stream flag of a payload that may carry an xid; `known` is all zero at first, and has ids to free at last."""
+    """Find the stream flag of a payload that may have an xid. `known` is zero at first; the caller frees its ids."""
     cdef Basis basis = BASIS_STRUCTURE
     cdef int further = 0
     cdef int reading = marks(payload)
@@ -314,7 +314,7 @@ cdef FaultCode resolve_payload(
 
 
 cdef FaultCode resolve_rows(Window *window, int64_t start, int64_t end) noexcept nogil:
-    """Stream flags for rows start to end, each from its own bytes."""
+    """Set stream flags for rows start to end, each from its own bytes."""
     cdef Relations known
     cdef FaultCode code = OK
     cdef Span payload
@@ -338,12 +338,12 @@ cdef FaultCode resolve_rows(Window *window, int64_t start, int64_t end) noexcept
 
 
 cdef FaultCode resolve_each(Window *window) noexcept nogil:
-    """Stream flags for payloads in no order."""
+    """Set stream flags for payloads in any order."""
     return resolve_rows(window, 0, window.n_rows)
 
 
 cdef FaultCode resolve_segments(Window *window) noexcept nogil:
-    """Stream flags for payloads in no order; only those of the same segment are evidence."""
+    """Set stream flags for payloads in any order. Only payloads of the same segment are evidence."""
     cdef Window part = window[0]
     cdef FaultCode code = OK
     cdef int64_t start

@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 from pgdecode._native.arrow.builder cimport Cell, TupleBuilder
 from pgdecode._native.cursor cimport Cursor, be32, bytes_left
-from pgdecode._native.fault cimport unlikely
+from pgdecode._native.fault cimport Fault, FaultCode, Faults, unlikely
 from pgdecode._native.wire.envelope_builder cimport Walk
 from pgdecode._native.wire.wire_plan cimport Op
 
@@ -15,18 +15,18 @@ cdef enum Collect:
     COLLECT_NOTHING
     COLLECT_FORMATS
     COLLECT_VALUES   # with their formats
-    COLLECT_CELLS    # where they lie, to be decoded later
+    COLLECT_CELLS    # their positions, to decode them later
 
 
 cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) noexcept nogil:
-    """One tuple column, which stays where it lies; False if it is not well-formed: the walk then reports why.
+    """Take one tuple column, which stays in its payload. False if it is malformed; the walk then reports the fault.
 
     The value is NULL for n and u.
     """
     cdef const uint8_t *p = cursor.at
     cdef size_t left = bytes_left(cursor[0])
     if left > 4 and (p[0] == c"t" or p[0] == c"b"):
-        # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
+        # The length is compared with the bytes left before anything is reserved: a corrupt length must cost nothing.
         cell.length = be32(p + 1)
         cell.value = p + 5
         cell.kind = p[0]
@@ -44,3 +44,6 @@ cdef inline bint take_cell(Cursor *cursor, size_t max_value_bytes, Cell *cell) n
 
 cdef Cursor put_cells(Walk *walk, const Op *op, Cursor cursor, uint16_t n, TupleBuilder *builder) noexcept nogil
 cdef Cursor tuple_field(Walk *walk, const Op *op, Cursor cursor, TupleBuilder *builder) noexcept nogil
+cdef FaultCode remove_long_values(
+    Cell *cells, size_t n, const uint8_t *payload, Fault fault, bint by_column, bint only_first, Faults *faults
+) noexcept nogil

@@ -1,4 +1,4 @@
-"""Fields whose width varies, but for tuples."""
+"""Fields of variable length, except tuples."""
 
 from libc.stdint cimport int32_t
 

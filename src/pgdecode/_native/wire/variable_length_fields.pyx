@@ -1,4 +1,4 @@
-"""Strings, contents and lists: checked, and put into the envelope where they are wanted."""
+"""Reads strings, contents and lists: checks them, and writes requested ones into the envelope."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t
@@ -31,12 +31,12 @@ cdef enum:
     # MaxAllocSize, utils/memutils.h: no server can build a longer value.
     MAX_LENGTH = 0x3FFFFFFF
 
-# A field function takes the cursor and returns it moved on, or with `at` NULL after a fault.
+# A field function takes the cursor and returns the cursor after the field; its `at` is NULL after a fault.
 
 cdef Cursor string_of(
     Walk *walk, const Op *op, int label, bint is_name, Cursor cursor, Span *text, int32_t column
 ) noexcept nogil:
-    """A NUL-terminated UTF-8 string; a name has a length to keep."""
+    """Read a NUL-terminated UTF-8 string. The length of a name is limited."""
     cdef const uint8_t *start = cursor.at
     cdef size_t valid
     text.length = 0
@@ -57,12 +57,12 @@ cdef Cursor string_of(
 
 
 cdef Cursor value_of(Walk *walk, int label, Cursor cursor, Span *value, int32_t column) noexcept nogil:
-    """An Int32 length and as many bytes, which are there and which the limits allow."""
+    """Read an Int32 length and that many bytes, within the limits."""
     cdef const uint8_t *p = take(&cursor, 4)
     if unlikely(p == NULL):
         return fail_truncated(walk, label, cursor, 4, column)
     value.length = be32(p)
-    # The length is checked against what is left before anything is reserved: a corrupt length must cost nothing.
+    # The length is compared with the bytes left before anything is reserved: a corrupt length must cost nothing.
     if value.length > MAX_LENGTH:
         return fail(walk, FAULT_BAD_LENGTH, label, p, MAX_LENGTH, <int64_t>value.length, column)
     value.data = take(&cursor, value.length)
@@ -95,7 +95,7 @@ cdef Cursor relation_ids_field(Walk *walk, const Op *op, Cursor cursor) noexcept
     cdef size_t i, n_before
     if n > walk.count:
         n = walk.count
-    # n is what the bytes hold, never what the count claims, so reserving for it is safe.
+    # n is limited by the bytes left, whatever the count claims, so that it can be reserved.
     p = take(&cursor, n * 4)
     if n < walk.count:
         return fail_truncated(walk, op.label, cursor, 4, -1)

@@ -1,4 +1,4 @@
-"""Walks one message by the plan and puts its fields into the envelope's builders, or into none."""
+"""Walks one message by the plan, and writes its fields into the envelope's builders, if there are any."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t
@@ -13,8 +13,8 @@ cdef FaultCode resolve_fault(
     Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
 ) noexcept nogil
 
-# A stream flag is a byte: bit 0 streamed, bit 1 doubtful (order and evidence disagree somewhere in this run),
-# from bit 4 how it was decided, an index into messages.XID_BASES.
+# A stream flag is a byte: bit 0 streamed; bit 1 doubtful (order and evidence contradict each other in this run); bits 4
+# and up how it was decided, an index into messages.XID_BASES.
 cdef enum StreamFlag:
     STREAMED = 1
     DOUBTFUL = 2

@@ -1,4 +1,4 @@
-"""Walks one message by the plan and puts its fields into the envelope's builders, or into none."""
+"""Walks one message by the plan, and writes its fields into the envelope's builders, if there are any."""
 
 from libc.stdint cimport int16_t, int64_t, uint16_t, uint32_t, uint64_t
 
@@ -42,10 +42,10 @@ from pgdecode._native.wire.wire_plan cimport (
     Op,
 )
 
-# A field function takes the cursor and returns it moved on, or with `at` NULL after a fault.
+# A field function takes the cursor and returns the cursor after the field; its `at` is NULL after a fault.
 
 cdef int recognise(const uint8_t *payload, size_t length) noexcept nogil:
-    """Index into fault.HINTS of what a payload with an unknown tag looks like."""
+    """Index into fault.HINTS of the format that a payload with an unknown tag seems to have."""
     cdef uint8_t first = payload[0]
     cdef size_t i
     if first == c"w" and length >= 25:
@@ -77,7 +77,7 @@ cdef inline void put_number(const Slot *slot, int64_t row, int64_t number) noexc
 
 
 cdef inline bint fixed_field(Walk *walk, const Op *op, const uint8_t *p) noexcept nogil:
-    """A field of constant width whose bytes at `p` are there; False after a fault."""
+    """Read a field of constant width, whose bytes at `p` are available. False after a fault."""
     cdef const Slot *slot = &walk.out.slots[op.column]
     cdef uint64_t wide
     cdef uint32_t word
@@ -116,7 +116,7 @@ cdef inline bint fixed_field(Walk *walk, const Op *op, const uint8_t *p) noexcep
 
 
 cdef bint put_letter(Walk *walk, const Op *op, const uint8_t *p) noexcept nogil:
-    """Put one character into a string column; False after a fault."""
+    """Write one character into a string column. False after a fault."""
     cdef Builder *builder = walk.out.builders[op.column]
     cdef FaultCode code
     if builder == NULL:
@@ -135,7 +135,7 @@ cdef inline Cursor take_fixed(Walk *walk, const Op *op, Cursor cursor) noexcept 
 
 
 cdef Cursor window_to_fault(Walk *walk, const MessagePlan *message, Cursor cursor) noexcept nogil:
-    """Fields at the front that do not all fit: one by one to the fault."""
+    """Read the leading fields one by one up to the fault, because not all of them fit."""
     cdef int i
     for i in range(message.n_window):
         cursor = take_fixed(walk, &message.ops[i], cursor)
@@ -147,7 +147,7 @@ cdef Cursor window_to_fault(Walk *walk, const MessagePlan *message, Cursor curso
 # -- tuples ----------------------------------------------------------------------------------------------------------
 
 cdef inline Cursor old_type_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
-    """K or O; where it is optional, anything else is left for the new tuple."""
+    """Read K or O. If the old tuple is optional, another byte is left for the new tuple."""
     cdef const uint8_t *p = take(&cursor, 1)
     if unlikely(p == NULL):
         return fail_truncated(walk, op.label, cursor, 1, -1)
@@ -174,7 +174,7 @@ cdef inline Cursor new_tuple_field(Walk *walk, const Op *op, Cursor cursor) noex
 # -- messages --------------------------------------------------------------------------------------------------------
 
 cdef Cursor later_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
-    """A field that is not of constant width, or stands behind one."""
+    """Read a field of variable width, or one after such a field."""
     if op.form == COLUMNS:
         return columns_field(walk, op, cursor)
     if op.form == RELATION_IDS:
@@ -185,7 +185,7 @@ cdef Cursor later_field(Walk *walk, const Op *op, Cursor cursor) noexcept nogil:
 
 
 cdef inline Cursor walk_fields(Walk *walk, const MessagePlan *message, bint streamed, Cursor cursor) noexcept nogil:
-    """All fields of a message, in wire order."""
+    """Read all fields of a message, in wire order."""
     cdef const Op *op = &message.ops[0]
     cdef const Op *stop = op + message.n_ops
     cdef const Op *later = op + message.n_window
@@ -212,7 +212,7 @@ cdef inline Cursor walk_fields(Walk *walk, const MessagePlan *message, bint stre
             if walk.old_type:
                 cursor = tuple_field(walk, op, cursor, walk.out.old)
         elif op.optional and cursor.at == cursor.end and not (op - 1).optional:
-            # The optional fields end a message: all of them are there, or none.
+            # The optional fields are the last ones of a message: all of them are there, or none.
             return cursor
         else:
             cursor = later_field(walk, op, cursor)
@@ -223,9 +223,9 @@ cdef inline Cursor walk_fields(Walk *walk, const MessagePlan *message, bint stre
 
 
 cdef inline Cursor walk_new_row(Walk *walk, const MessagePlan *message, Cursor cursor) noexcept nogil:
-    """An Insert, or an Update without old tuple, outside a stream: most of all data, so written out.
+    """Read an Insert, or an Update without old tuple, outside a stream: the most frequent messages.
 
-    The caller has seen that the 8 bytes up to the tuple's columns are there, and the N in them.
+    The caller has checked that the 8 bytes before the tuple's columns are there, with the N.
     """
     cdef const Op *op = &message.ops[message.new_op]
     cdef TupleBuilder *builder = walk.out.new
@@ -238,7 +238,7 @@ cdef inline Cursor walk_new_row(Walk *walk, const MessagePlan *message, Cursor c
 
 
 cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil:
-    """One payload into `walk.out`, or its fault into `walk.fault`; then parts of the row may already be put."""
+    """Walk one payload into `walk.out`, or set `walk.fault`. After a fault, parts of the row may be written."""
     cdef const MessagePlan *message
     cdef Cursor cursor
     cdef int index
@@ -267,13 +267,13 @@ cdef FaultCode walk_payload(Walk *walk, const uint8_t *payload, size_t length, b
 
 
 cdef FaultCode walk_message(Walk *walk, const uint8_t *payload, size_t length, bint streamed) noexcept nogil:
-    """Decode one payload into row 0 of `walk.out`; `streamed`: it carries an xid prefix, where its kind can."""
+    """Decode one payload into row 0 of `walk.out`. `streamed`: it has an xid prefix, if its kind can."""
     walk.row = 0
     return walk_payload(walk, payload, length, streamed)
 
 
 cdef FaultCode fail_whole(Walk *walk, Cursor cursor) noexcept nogil:
-    """A payload of which not even the tag stands."""
+    """Report a payload without a tag."""
     cdef size_t length = bytes_left(cursor)
     walk.fault.tag = 0 if length == 0 else cursor.at[0]
     if length == 0:
@@ -290,7 +290,7 @@ cdef FaultCode fail_whole(Walk *walk, Cursor cursor) noexcept nogil:
 cdef FaultCode fail_message(
     Walk *walk, const MessagePlan *message, bint streamed, Cursor cursor, size_t length
 ) noexcept nogil:
-    """A message with a fault, or with bytes left over: add its tag and the OID of the relation it is about."""
+    """Add the tag of a message, and the OID of its relation, to a fault or to bytes left over."""
     cdef size_t at = 1 + <size_t>message.relation_at + (4 if streamed else 0)
     if cursor.at != NULL:
         fail(walk, FAULT_TRAILING, message.label, cursor.at, 0, <int64_t>bytes_left(cursor), -1)
@@ -303,9 +303,9 @@ cdef FaultCode fail_message(
 cdef FaultCode resolve_fault(
     Walk *walk, Envelope *nothing, const uint8_t *payload, size_t length, bint streamed, FaultCode code
 ) noexcept nogil:
-    """Turn a fault into a contradiction of the stream state where the other reading is well-formed.
+    """Turn a fault into a contradiction of the stream state, if the other reading is well-formed.
 
-    `nothing` has no builders. Returns `code` where the state is not to blame: the fault is a limit, or no payload's.
+    `nothing` has no builders. Returns `code` if the state is not the reason: the fault is a limit, or not a payload's.
     """
     cdef Walk other = walk[0]
     cdef Fault other_fault

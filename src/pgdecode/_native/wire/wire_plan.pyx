@@ -2,7 +2,7 @@
 
 from libc.string cimport memcpy, memset
 
-from pgdecode._native.arrow.builder cimport WORD_BYTES
+from pgdecode._native.arrow.builder cimport KEYWORD_BYTES
 
 from pgdecode.protocol import messages as table, wire
 
@@ -19,7 +19,7 @@ WIDTHS = {
 
 
 cdef class Plan:
-    """Every message's fields as the scanner reads them; constant after construction."""
+    """The fields of all messages, as the scanner reads them. Constant after construction."""
 
     def __cinit__(self):
         cdef MessagePlan *plan
@@ -30,7 +30,7 @@ cdef class Plan:
             plan = &self.table.messages[index]
             plan.tag = ord(message.tag)
             self.table.by_tag[plan.tag] = index
-            self.table.kinds[index] = word_of(message.kind)
+            self.table.kinds[index] = keyword_of(message.kind)
             plan.label = len(labels)
             labels.append(message.kind)
             plan.relation_at = -1
@@ -43,7 +43,7 @@ cdef class Plan:
                     plan.prefix = op
                     continue
                 if op.form == FORMATS:
-                    # No bytes of its own: the formats are read with the tuple before it.
+                    # It has no bytes of its own: the formats are read with the tuple before it.
                     continue
                 if item.name == "relation_id":
                     plan.relation_at = at
@@ -62,19 +62,19 @@ cdef class Plan:
             mask = mask_of(plan)
             memcpy(plan.mask, <const char *>mask, sizeof(plan.mask))
         for index, base in enumerate(table.XID_BASES):
-            self.table.bases[index] = word_of(base)
+            self.table.bases[index] = keyword_of(base)
         self.labels = tuple(labels)
 
 
-cdef Word word_of(str text) except *:
-    cdef Word word
+cdef Keyword keyword_of(str text) except *:
+    cdef Keyword keyword
     encoded = text.encode()
-    if len(encoded) >= WORD_BYTES:
-        raise ImportError(f"{text!r} is too long for a word")
-    memset(&word, 0, sizeof(word))
-    memcpy(word.text, <const char *>encoded, len(encoded))
-    word.length = len(encoded)
-    return word
+    if len(encoded) >= KEYWORD_BYTES:
+        raise ImportError(f"{text!r} is too long for a keyword")
+    memset(&keyword, 0, sizeof(keyword))
+    memcpy(keyword.text, <const char *>encoded, len(encoded))
+    keyword.length = len(encoded)
+    return keyword
 
 
 cdef FastKind fast_kind_of(const MessagePlan *plan, uint8_t tag_class):
@@ -92,7 +92,7 @@ cdef FastKind fast_kind_of(const MessagePlan *plan, uint8_t tag_class):
 
 
 cdef bytes mask_of(const MessagePlan *plan):
-    """Bits of a payload, its tag first, that faults set; for times those of before 2000 and after 148000 as well."""
+    """Bits of a payload, tag first, that are set only in faults, and in times before 2000 or after 148000."""
     cdef int i
     mask = bytearray(1)
     for i in range(plan.n_window):
@@ -102,26 +102,26 @@ cdef bytes mask_of(const MessagePlan *plan):
         elif plan.ops[i].form == TIMESTAMP:
             first = 0xC0
         elif plan.ops[i].form == FLAGS:
-            # Greatest legal flags are all ones.
+            # The largest legal flags are all ones.
             first = 0xFF & ~plan.ops[i].maximum
         mask += bytes([first]).ljust(plan.ops[i].width, b"\0")
     return bytes(mask).ljust(sizeof(plan.mask), b"\0")
 
 
 def class_of(message):
-    """What a message means for the stream state."""
+    """The meaning of a message for the stream state."""
     forms = {item.wire.form for item in wire.wire_fields(message)}
     if forms & {wire.Form.OLD_TYPE, wire.Form.NEW_TUPLE}:
         return TAG_MARKED
     if message in (table.StreamStart, table.StreamStop):
         return TAG_STREAM
-    # An Origin carries no xid, but it stands inside a block too.
+    # An Origin has no xid, but occurs inside a block too.
     is_delimiter = wire.Form.XID_PREFIX not in forms and message is not table.Origin
     return TAG_DELIMITER if is_delimiter else TAG_OTHER
 
 
 cdef Op compiled(object item, int label) except *:
-    """One field of the table as an Op."""
+    """Convert a field of the table to an Op."""
     cdef Op op
     columns = [column.name for column in table.ENVELOPE]
     layout = item.wire
@@ -141,7 +141,7 @@ cdef Op compiled(object item, int label) except *:
 
 
 cdef int offset_of(const MessagePlan *message, str column) except -1:
-    """Bytes from the tag to the field that fills an envelope column; only fields of constant width stand before it."""
+    """Offset from the tag, in bytes, of the field for an envelope column. All fields before it have constant width."""
     cdef int i, at = 1
     cdef int index = [item.name for item in table.ENVELOPE].index(column)
     for i in range(message.n_window):
@@ -163,7 +163,7 @@ def labels_of(kind, item):
 
 
 def check_agreement():
-    """The scanner's cases are written for these forms and this layout of a Relation's column."""
+    """Check that the forms, and the layout of a Relation's column, are those that the scanner is written for."""
     forms = [XID_PREFIX, UINT32, INT32, FLAGS, LETTER, LSN, TIMESTAMP, NAME, TEXT, CONTENT, COUNT,
              RELATION_IDS, COLUMNS, OLD_TYPE, OLD_TUPLE, NEW_TUPLE, FORMATS]
     column = [item.wire.form for item in wire.wire_fields(table.Column)]

@@ -1,25 +1,25 @@
-"""Arrays, and the vectors of numbers that are arrays in their binary form."""
+"""Arrays, and the vectors of numbers whose binary form is an array."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, put_null
 from pgdecode._native.codecs.codec cimport Codec, add_codec, is_of_type
-from pgdecode._native.codecs.containers.items cimport Token, is_blank, is_null, sized_item, take_item, unquote
+from pgdecode._native.codecs.containers.items cimport Token, is_blank, is_null_item, sized_item, take_item, unquote
 from pgdecode._native.codecs.containers.quoting cimport OF_ARRAY, add_byte, add_value, finish, quote
 from pgdecode._native.codecs.text cimport text_from_text
-from pgdecode._native.cursor cimport Cursor, be32, bytes_left, take
+from pgdecode._native.cursor cimport Cursor, be32, bytes_left, cursor_of, take
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, FAULT_UNREPRESENTABLE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
 )
-from pgdecode._native.literals.rendering cimport MAX_DIGITS, MAX_RENDERED, write_byte, write_decimal
+from pgdecode._native.literals.rendering cimport MAX_DIGITS, MAX_RENDERED, write_byte, write_signed
 
 cdef enum:
     MAX_DIMENSIONS = 6  # MAXDIM, utils/array.h
 
 
 cdef FaultCode take_element(Cursor *cursor, uint8_t delimiter, Column *scratch, Token *token) noexcept nogil:
-    """One element of an array's text, up to the delimiter or the closing brace."""
+    """Read one element of an array's text, up to the delimiter or the closing brace."""
     cdef const uint8_t *p
     cdef const uint8_t *last
     cdef FaultCode code
@@ -40,7 +40,7 @@ cdef FaultCode take_element(Cursor *cursor, uint8_t delimiter, Column *scratch, 
     scratch.data.size = 0
     while cursor.at != cursor.end and cursor.at[0] != delimiter and cursor.at[0] != c"}":
         p = take(cursor, 1)
-        # The server quotes whatever holds one of these.
+        # The server quotes elements with one of these.
         if p[0] == c'"' or p[0] == c"{" or p[0] == c"\\":
             return FAULT_BAD_VALUE
         if not is_blank(p[0]):
@@ -50,7 +50,7 @@ cdef FaultCode take_element(Cursor *cursor, uint8_t delimiter, Column *scratch, 
 
 
 cdef FaultCode skip_bounds(Cursor *cursor) noexcept nogil:
-    """The `[2:4]=` in front of an array that does not begin at 1; only for one dimension is it a list's."""
+    """Read `[2:4]=` before an array that does not begin at 1. Only arrays of one dimension are lists."""
     cdef const uint8_t *p
     cdef int n_dimensions = 0
     cdef bint inside = False
@@ -72,12 +72,12 @@ cdef FaultCode skip_bounds(Cursor *cursor) noexcept nogil:
 
 
 cdef inline FaultCode several(size_t n_dimensions) noexcept nogil:
-    """What an array of more than one dimension is: no list, or where no array has as many, no value at all."""
+    """The fault of an array with several dimensions: not a list; or, with too many dimensions, not a value."""
     return FAULT_UNREPRESENTABLE if n_dimensions <= MAX_DIMENSIONS else FAULT_BAD_VALUE
 
 
 cdef inline size_t count_braces(Cursor cursor) noexcept nogil:
-    """How many braces open next, up to one more than any array has; the cursor of the caller stays."""
+    """Number of braces that open next, up to one more than arrays can have. The cursor of the caller stays."""
     cdef size_t n = 0
     while n <= MAX_DIMENSIONS and cursor.at != cursor.end and cursor.at[0] == c"{":
         take(&cursor, 1)
@@ -87,13 +87,11 @@ cdef inline size_t count_braces(Cursor cursor) noexcept nogil:
 
 cdef FaultCode array_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """An array of one dimension, `{a,"b c",NULL}`. Faults: FAULT_UNREPRESENTABLE for more. Source: array_in."""
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *p
     cdef Token token
     cdef FaultCode code
     cdef size_t n_dimensions
-    cursor.at = value
-    cursor.end = value + length
     code = skip_bounds(&cursor)
     if code != OK:
         return code
@@ -110,7 +108,7 @@ cdef FaultCode array_from_text(const uint8_t *value, size_t length, Column *out,
         code = take_element(&cursor, codec.delimiter, out, &token)
         if code != OK:
             return code
-        if is_null(&token):
+        if is_null_item(&token):
             code = put_null(&out.children[0])
         else:
             code = codec.element.from_text(token.text, token.length, &out.children[0], codec.element)
@@ -124,19 +122,20 @@ cdef FaultCode array_from_text(const uint8_t *value, size_t length, Column *out,
 
 
 cdef FaultCode array_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Int32 dimensions, flags and element OID, per dimension size and lower bound, then items. Source: array_recv."""
-    cdef Cursor cursor
+    """Read Int32 dimensions, flags and element OID, for each dimension size and lower bound, then items.
+
+    Source: array_recv.
+    """
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *head
     cdef const uint8_t *p
     cdef uint32_t n_dimensions, n, _i
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     head = take(&cursor, 12)
     if head == NULL:
         return FAULT_WRONG_SIZE
     n_dimensions = be32(head)
-    # An enum's or domain's elements carry an OID of their own; a built-in type's must be the one expected.
+    # The elements of an enum or domain have an OID of their own. A built-in type must be the expected one.
     if n_dimensions > MAX_DIMENSIONS or be32(head + 4) > 1 or not is_of_type(codec.element, be32(head + 8)):
         return FAULT_BAD_VALUE
     if n_dimensions == 0:
@@ -147,7 +146,7 @@ cdef FaultCode array_from_binary(const uint8_t *value, size_t length, Column *ou
     if p == NULL:
         return FAULT_WRONG_SIZE
     n = be32(p)
-    # Each item takes 4 bytes at least: a larger count is a lie, and costs nothing.
+    # Each item has at least 4 bytes: a larger count is wrong, and must cost nothing.
     if n > bytes_left(cursor) // 4:
         return FAULT_BAD_VALUE
     for _i in range(n):
@@ -158,7 +157,7 @@ cdef FaultCode array_from_binary(const uint8_t *value, size_t length, Column *ou
 
 
 cdef FaultCode spaced_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """int2vector and oidvector: numbers with one blank between. Source: int2vectorout."""
+    """Read int2vector and oidvector: numbers separated by one blank. Source: int2vectorout."""
     cdef const uint8_t *end = value + length
     cdef const uint8_t *start
     cdef FaultCode code
@@ -181,7 +180,7 @@ cdef FaultCode spaced_from_text(const uint8_t *value, size_t length, Column *out
 cdef FaultCode count_items(
     const uint8_t *dimensions, uint32_t n_dimensions, size_t most, size_t *strides
 ) noexcept nogil:
-    """How many items there are inside a brace of each depth; the outermost has all of them.
+    """The number of items inside a brace of each depth; the outermost brace has all of them.
 
     Faults: BAD_VALUE for more than `most`, or bounds past int32. Source: ArrayGetNItems, utils/adt/arrayutils.c.
     """
@@ -199,14 +198,8 @@ cdef FaultCode count_items(
     return OK
 
 
-cdef uint8_t *write_signed(uint8_t *at, int64_t number) noexcept nogil:
-    if number < 0:
-        at = write_byte(at, c"-")
-    return write_decimal(at, <uint64_t>(-number if number < 0 else number))
-
-
 cdef FaultCode add_bounds(Column *out, const uint8_t *dimensions, uint32_t n_dimensions) noexcept nogil:
-    """Add `[2:4][1:2]=` where an array does not begin at 1 in every dimension."""
+    """Add `[2:4][1:2]=` if an array does not begin at 1 in every dimension."""
     cdef uint8_t[2 * MAX_DIGITS + 3] text
     cdef uint8_t *at
     cdef int64_t lower
@@ -230,7 +223,7 @@ cdef FaultCode add_bounds(Column *out, const uint8_t *dimensions, uint32_t n_dim
 cdef FaultCode add_items(
     Cursor *cursor, Column *out, const Codec *codec, const size_t *strides, uint32_t n_dimensions
 ) noexcept nogil:
-    """Add the items of an array that has some, between braces."""
+    """Add the items of an array that is not empty, between braces."""
     cdef size_t begin = out.data.size
     cdef size_t i, start
     cdef uint32_t depth, length = 0
@@ -265,35 +258,33 @@ cdef FaultCode add_items(
 cdef FaultCode take_head(
     Cursor *cursor, const Codec *codec, const uint8_t **dimensions, uint32_t *n_dimensions, size_t *strides
 ) noexcept nogil:
-    """What stands in front of an array's items: number of dimensions, flags, element OID, sizes and lower bounds."""
+    """Read the header of an array: number of dimensions, flags, element OID, sizes and lower bounds."""
     cdef const uint8_t *head = take(cursor, 12)
     if head == NULL:
         return FAULT_WRONG_SIZE
     n_dimensions[0] = be32(head)
-    # An enum's or domain's elements carry an OID of their own; a built-in type's must be the one expected.
+    # The elements of an enum or domain have an OID of their own. A built-in type must be the expected one.
     if n_dimensions[0] > MAX_DIMENSIONS or be32(head + 4) > 1 or not is_of_type(codec.element, be32(head + 8)):
         return FAULT_BAD_VALUE
     dimensions[0] = take(cursor, 8 * <size_t>n_dimensions[0])
     if dimensions[0] == NULL:
         return FAULT_WRONG_SIZE
-    # Each item takes 4 bytes at least: a larger count is a lie, and costs nothing.
+    # Each item has at least 4 bytes: a larger count is wrong, and must cost nothing.
     return count_items(dimensions[0], n_dimensions[0], bytes_left(cursor[0]) // 4, strides)
 
 
 cdef FaultCode array_text_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append an array of any number of dimensions, `{{1,2},{3,NULL}}`, lower bounds in front where they are not 1.
+    """Append an array of any number of dimensions, `{{1,2},{3,NULL}}`, with lower bounds if they are not 1.
 
     Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE, those of the elements. Source: array_out, utils/adt/arrayfuncs.c.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *dimensions = NULL
     cdef uint32_t n_dimensions = 0
     cdef size_t[MAX_DIMENSIONS] strides
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     code = take_head(&cursor, codec, &dimensions, &n_dimensions, strides)
     if code != OK:
         return code
@@ -309,19 +300,17 @@ cdef FaultCode array_text_from_binary(
 cdef FaultCode spaced_text_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append an int2vector or oidvector, numbers with a blank between, of an array without nulls.
+    """Append an int2vector or oidvector, numbers separated by a blank, from an array without nulls.
 
     Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE. Source: int2vectorout, utils/adt/int.c; oidvectorout, utils/adt/oid.c.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *dimensions = NULL
     cdef const uint8_t *number = NULL
     cdef uint32_t n_dimensions = 0, n_bytes = 0
     cdef size_t[MAX_DIMENSIONS] strides
     cdef size_t i
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     strides[0] = 0
     code = take_head(&cursor, codec, &dimensions, &n_dimensions, strides)
     if code != OK:

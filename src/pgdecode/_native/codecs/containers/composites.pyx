@@ -1,4 +1,4 @@
-"""Composites: those whose fields the caller has described, since the stream gives their names alone, and records."""
+"""Composites whose fields the caller has described, because messages contain only their types' names; and records."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
@@ -8,7 +8,7 @@ from pgdecode._native.codecs.codec cimport Codec, add_codec, is_of_type
 from pgdecode._native.codecs.containers.items cimport Token, sized_item, take_item, unquote
 from pgdecode._native.codecs.containers.quoting cimport OF_FIELD, add_byte, add_value, finish, quote
 from pgdecode._native.codecs.text cimport text_from_text
-from pgdecode._native.cursor cimport Cursor, be32, bytes_left, take
+from pgdecode._native.cursor cimport Cursor, be32, bytes_left, cursor_of, take
 from pgdecode._native.fault cimport (
     FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, FAULT_UNKNOWN_TYPE, FAULT_WRONG_SIZE, OK, FaultCode, unlikely,
 )
@@ -16,7 +16,7 @@ from pgdecode._native.literals.rendering cimport MAX_RENDERED
 
 
 cdef FaultCode field_from_text(Cursor *cursor, Column *out, Column *child, const Codec *field) noexcept nogil:
-    """One field's text, up to the comma or closing parenthesis; nothing at all is null, and `""` is empty."""
+    """Read the text of one field, up to the comma or closing parenthesis. Without text it is null; `""` is empty."""
     cdef Token token
     cdef const uint8_t *p
     cdef FaultCode code
@@ -27,7 +27,7 @@ cdef FaultCode field_from_text(Cursor *cursor, Column *out, Column *child, const
         return field.from_text(token.text, token.length, child, field) if code == OK else code
     while cursor.at != cursor.end and cursor.at[0] != c"," and cursor.at[0] != c")":
         p = take(cursor, 1)
-        # The server quotes whatever holds one of these.
+        # The server quotes fields with one of these.
         if p[0] == c'"' or p[0] == c"\\" or p[0] == c"(":
             return FAULT_BAD_VALUE
     token.length = <size_t>(cursor.at - token.text)
@@ -37,16 +37,14 @@ cdef FaultCode field_from_text(Cursor *cursor, Column *out, Column *child, const
 cdef FaultCode composite_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append `(a,"b c",)`, with as many fields as were described.
+    """Append `(a,"b c",)`, with as many fields as described.
 
     Faults: BAD_VALUE, and those of the fields. Source: record_out, utils/adt/rowtypes.c.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *p
     cdef size_t i
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     for i in range(codec.n_fields):
         p = take(&cursor, 1)
         if p == NULL or p[0] != (c"," if i else c"("):
@@ -63,15 +61,13 @@ cdef FaultCode composite_from_binary(
 ) noexcept nogil:
     """Append Int32 fields, then for each its type's OID, an Int32 length, -1 for null, and its bytes.
 
-    Faults: WRONG_SIZE without the count; BAD_VALUE for another number of fields than was described, or a field of
-    another built-in type; those of the fields. Source: record_send, utils/adt/rowtypes.c.
+    Faults: WRONG_SIZE without the count; BAD_VALUE for another number of fields than described, or a field of another
+    built-in type; those of the fields. Source: record_send, utils/adt/rowtypes.c.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *p
     cdef size_t i
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     p = take(&cursor, 4)
     if p == NULL:
         return FAULT_WRONG_SIZE
@@ -90,7 +86,7 @@ cdef FaultCode composite_from_binary(
 # -- as PostgreSQL's own text ----------------------------------------------------------------------------------------
 
 cdef const Codec *codec_of(const Codec *codec, uint32_t oid) noexcept nogil:
-    """The text form of a type among a record's, which ascend by OID; NULL where it is not there."""
+    """The codec of a type in the list of a record, which ascends by OID; NULL if it is not in the list."""
     cdef size_t low = 0
     cdef size_t high = codec.n_fields
     cdef size_t middle
@@ -128,13 +124,11 @@ cdef FaultCode put_composite(
     const uint8_t *value, size_t length, Column *out, const Codec *codec, bint by_oid
 ) noexcept nogil:
     """Append `(1,"a b",)` of an Int32 number of fields and the fields."""
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *p
     cdef size_t begin = out.data.size
     cdef uint32_t n, i
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     p = take(&cursor, 4)
     if p == NULL:
         return FAULT_WRONG_SIZE
@@ -158,9 +152,9 @@ cdef FaultCode put_composite(
 
 
 cdef FaultCode record_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Append a composite whose fields nobody has described, by the OIDs of their types.
+    """Append a composite whose fields are not described, by the OIDs of their types.
 
-    Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE; UNKNOWN_TYPE for a field, unless null, of a type that no OID names;
+    Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE; UNKNOWN_TYPE for a field, unless null, of a type that is not built in;
     those of the fields. Source: record_out and record_send, utils/adt/rowtypes.c.
     """
     return put_composite(value, length, out, codec, True)
@@ -172,7 +166,7 @@ cdef FaultCode composite_text_from_binary(
     """Append a composite whose fields are described.
 
     Faults: WRONG_SIZE, LIMIT_VALUE; BAD_VALUE for another number of fields, or a field of another type; those of the
-    fields. Source: as record's.
+    fields. Source: that of record.
     """
     return put_composite(value, length, out, codec, False)
 

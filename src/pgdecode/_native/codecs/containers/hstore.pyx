@@ -1,4 +1,4 @@
-"""hstore: keys and values, both of them text."""
+"""hstore: keys and values, which are text."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t
@@ -7,10 +7,10 @@ from libc.string cimport memcmp
 
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_list, mark, put_null
 from pgdecode._native.codecs.codec cimport Codec, add_codec
-from pgdecode._native.codecs.containers.items cimport Token, is_null, take_count, take_item, unquote
+from pgdecode._native.codecs.containers.items cimport Token, is_null_item, take_count, take_item, unquote
 from pgdecode._native.codecs.containers.quoting cimport OF_HSTORE, finish, quote
 from pgdecode._native.codecs.text cimport check_text, text_from_text
-from pgdecode._native.cursor cimport Cursor, take
+from pgdecode._native.cursor cimport Cursor, cursor_of, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, FAULT_NO_MEMORY, OK, FaultCode, unlikely
 from pgdecode._native.literals.rendering cimport MAX_RENDERED
 from pgdecode._native.memory.transcoding cimport to_utf8
@@ -25,7 +25,7 @@ cdef struct Key:
 
 
 cdef int order_of_keys(const void *left, const void *right) noexcept nogil:
-    """As hstore keeps its keys: shorter ones first, then by their bytes (comparePairs, contrib/hstore/hstore_io.c)."""
+    """Compare keys as hstore does: shorter ones first, then by bytes (comparePairs, contrib/hstore/hstore_io.c)."""
     cdef const Key *one = <const Key *>left
     cdef const Key *other = <const Key *>right
     if one.length != other.length:
@@ -34,7 +34,7 @@ cdef int order_of_keys(const void *left, const void *right) noexcept nogil:
 
 
 cdef FaultCode check_sorted(Key *keys, size_t n) noexcept nogil:
-    """Sort keys and look for one that is there twice. Faults: BAD_VALUE."""
+    """Sort keys, and look for duplicates. Faults: BAD_VALUE."""
     cdef size_t i
     qsort(keys, n, sizeof(Key), order_of_keys)
     for i in range(1, n):
@@ -52,7 +52,7 @@ cdef inline Key key_at(const Column *keys, size_t i) noexcept nogil:
 
 
 cdef FaultCode check_keys(const Column *keys, size_t first) noexcept nogil:
-    """Hold the keys from `first` on to be different, as hstoreUniquePairs makes them. Faults: BAD_VALUE, NO_MEMORY."""
+    """Check that the keys from `first` on differ, as hstoreUniquePairs makes them. Faults: BAD_VALUE, NO_MEMORY."""
     cdef Key *found
     cdef Key key, before
     cdef size_t i, n = keys.n - first
@@ -62,7 +62,7 @@ cdef FaultCode check_keys(const Column *keys, size_t first) noexcept nogil:
     before = key_at(keys, first)
     for i in range(first + 1, keys.n):
         key = key_at(keys, i)
-        # In order, as a server sends them, unless client_encoding has changed their lengths.
+        # Servers send keys in order, unless client_encoding has changed their lengths.
         if order_of_keys(&before, &key) >= 0:
             break
         before = key
@@ -79,7 +79,7 @@ cdef FaultCode check_keys(const Column *keys, size_t first) noexcept nogil:
 
 
 cdef FaultCode take_keys(Cursor cursor, uint32_t n, Key *keys, uint32_t *n_ordered) noexcept nogil:
-    """Find the keys of n pairs in binary, all of them with `keys`, else up to the first that is not in order."""
+    """Find the keys of n pairs in binary: all of them with `keys`, otherwise up to the first that is not in order."""
     cdef const uint8_t *text = NULL
     cdef uint32_t n_bytes = 0, i
     cdef Key key, before
@@ -104,7 +104,7 @@ cdef FaultCode take_keys(Cursor cursor, uint32_t n, Key *keys, uint32_t *n_order
 
 
 cdef FaultCode check_binary_keys(Cursor cursor, uint32_t n) noexcept nogil:
-    """As `check_keys`, of the n pairs that follow in binary. Faults: BAD_VALUE, WRONG_SIZE, NO_MEMORY."""
+    """Check the n pairs that follow in binary as `check_keys` does. Faults: BAD_VALUE, WRONG_SIZE, NO_MEMORY."""
     cdef uint32_t n_ordered = 0
     cdef Key *keys
     cdef FaultCode code = take_keys(cursor, n, NULL, &n_ordered)
@@ -129,15 +129,13 @@ cdef FaultCode put_client_text(
 
 
 cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """`"key"=>"value", "other"=>NULL`, no key twice. Source: hstore_out."""
-    cdef Cursor cursor
+    """Read `"key"=>"value", "other"=>NULL`, without duplicate keys. Source: hstore_out."""
+    cdef Cursor cursor = cursor_of(value, length)
     cdef Column *pair = &out.children[0]
     cdef size_t first = pair.n
     cdef const uint8_t *p
     cdef Token token
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     while cursor.at != cursor.end:
         p = take(&cursor, 1)
         if p[0] != c'"':
@@ -158,7 +156,7 @@ cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out
             token.text = p + 2
             token.length = 4
             token.quoted = False
-            if take(&cursor, 3) == NULL or not is_null(&token):
+            if take(&cursor, 3) == NULL or not is_null_item(&token):
                 return FAULT_BAD_VALUE
             code = put_null(&pair.children[1])
         if code == OK:
@@ -174,18 +172,16 @@ cdef FaultCode hstore_from_text(const uint8_t *value, size_t length, Column *out
 
 
 cdef FaultCode hstore_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Int32 count, then keys, no one twice, and values as Int32 length and bytes; a value's length may be -1.
+    """Read Int32 count, then different keys, and values as Int32 length and bytes; the length of a null value is -1.
 
     Source: hstore_send.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef Column *pair = &out.children[0]
     cdef size_t first = pair.n
     cdef const uint8_t *text = NULL
     cdef uint32_t n = 0, _i, n_bytes = 0
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     code = take_count(&cursor, LEAST_PAIR, &n)
     if code != OK:
         return code
@@ -212,7 +208,7 @@ cdef FaultCode hstore_from_binary(const uint8_t *value, size_t length, Column *o
 # -- as PostgreSQL's own text ----------------------------------------------------------------------------------------
 
 cdef FaultCode add_quoted(Column *out, const uint8_t *text, size_t length, const Codec *codec) noexcept nogil:
-    """Add a key or value between quotes. Faults: BAD_VALUE for a NUL, ENCODING."""
+    """Add a quoted key or value. Faults: BAD_VALUE for a NUL, ENCODING."""
     cdef size_t start = out.data.size
     cdef FaultCode code = to_utf8(codec.charset, &text, &length)
     if code == OK:
@@ -229,13 +225,11 @@ cdef FaultCode hstore_text_from_binary(
 
     Faults: WRONG_SIZE, BAD_VALUE, ENCODING, LIMIT_VALUE. Source: hstore_out, contrib/hstore/hstore_io.c.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *text = NULL
     cdef size_t begin = out.data.size
     cdef uint32_t n = 0, i, n_bytes = 0
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     code = take_count(&cursor, LEAST_PAIR, &n)
     if code == OK:
         code = check_binary_keys(cursor, n)

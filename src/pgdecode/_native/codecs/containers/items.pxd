@@ -1,8 +1,8 @@
-"""What values made of values share: how an item is taken from a container's text, and from its binary form.
+"""Reads the items of containers: arrays, composites, ranges and hstore, from text and from binary.
 
-A quoted or escaped item is unquoted into the `data` buffer of the container's own column, which a list or struct does
-not use otherwise, so that the item's decoder gets plain bytes. Depth is that of the type, never of the input. All of it
-is inline: it is called for each item, from the modules of several families.
+A quoted or escaped item is unquoted into the `data` buffer of the container's column, which lists and structs do not
+use otherwise. So the item's decoder gets plain bytes. The depth is that of the type, never of the input. All functions
+are inline, because several families call them for each item.
 """
 
 from libc.stddef cimport size_t
@@ -24,14 +24,14 @@ cdef struct Token:
 
 
 cdef inline bint is_blank(uint8_t byte) noexcept nogil:
-    """array_isspace: what the server skips around elements."""
+    """array_isspace: the blanks that the server skips around elements."""
     return byte == c" " or 9 <= byte <= 13
 
 
 cdef inline FaultCode unquote(Cursor *cursor, Column *scratch, bint doubled, Token *token) noexcept nogil:
-    """The inside of a quoted string whose opening quote has been taken; takes the closing one too.
+    """Read a quoted string after its opening quote, with the closing one.
 
-    A backslash escapes the next byte; where `doubled`, two quotes in a row are one.
+    A backslash escapes the next byte. If `doubled`, two consecutive quotes are one.
     """
     cdef const uint8_t *start = cursor.at
     cdef const uint8_t *p
@@ -70,7 +70,7 @@ cdef inline FaultCode unquote(Cursor *cursor, Column *scratch, bint doubled, Tok
 
 
 cdef inline bint is_null_word(const uint8_t *text, size_t length) noexcept nogil:
-    """Whether an array's item without quotes is a null, whatever its case."""
+    """Whether an unquoted item of an array is null, in any case."""
     cdef size_t i
     if length != 4:
         return False
@@ -80,12 +80,12 @@ cdef inline bint is_null_word(const uint8_t *text, size_t length) noexcept nogil
     return True
 
 
-cdef inline bint is_null(const Token *token) noexcept nogil:
+cdef inline bint is_null_item(const Token *token) noexcept nogil:
     return not token.quoted and is_null_word(token.text, token.length)
 
 
 cdef inline FaultCode take_count(Cursor *cursor, size_t least, uint32_t *n) noexcept nogil:
-    """Take the Int32 number of items that follow, each of so many bytes at least. Faults: WRONG_SIZE, BAD_VALUE."""
+    """Take the Int32 number of items that follow, of at least `least` bytes each. Faults: WRONG_SIZE, BAD_VALUE."""
     cdef const uint8_t *p = take(cursor, 4)
     if p == NULL:
         return FAULT_WRONG_SIZE
@@ -94,7 +94,7 @@ cdef inline FaultCode take_count(Cursor *cursor, size_t least, uint32_t *n) noex
 
 
 cdef inline FaultCode take_item(Cursor *cursor, const uint8_t **value, uint32_t *length) noexcept nogil:
-    """An Int32 length, -1 for null (the value is then NULL), and as many bytes."""
+    """Take an Int32 length, -1 for null (the value is then NULL), and that many bytes."""
     cdef const uint8_t *p = take(cursor, 4)
     if p == NULL:
         return FAULT_BAD_VALUE
@@ -107,7 +107,7 @@ cdef inline FaultCode take_item(Cursor *cursor, const uint8_t **value, uint32_t 
 
 
 cdef inline FaultCode sized_item(Cursor *cursor, Column *child, const Codec *element) noexcept nogil:
-    """Append one such item."""
+    """Append one item of `take_item`."""
     cdef const uint8_t *value = NULL
     cdef uint32_t length = 0
     cdef FaultCode code = take_item(cursor, &value, &length)

@@ -1,7 +1,7 @@
-"""What values made of values share that are written in PostgreSQL's own text.
+"""Writes the items of containers as PostgreSQL's text.
 
-An item's own text form writes it behind what is there of the container's text; where it must be quoted, it then is, in
-place. Depth is that of the type, never of the input.
+The codec of an item writes its text after the text of the container so far. It is then quoted in place, if necessary.
+The depth is that of the type, never of the input.
 """
 
 from libc.stddef cimport size_t
@@ -12,9 +12,9 @@ from pgdecode._native.codecs.codec cimport Codec
 from pgdecode._native.codecs.containers.items cimport is_blank, is_null_word
 from pgdecode._native.cursor cimport Cursor
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, OK, FaultCode
-from pgdecode._native.literals.rendering cimport ensure_capacity
+from pgdecode._native.literals.rendering cimport reserve_text
 
-# By which function of the server an item is quoted: it says what must be, and how quotes and backslashes are escaped.
+# The function of the server that quotes an item. It determines which items are quoted, and how quotes are escaped.
 cdef enum Quoting:
     OF_ARRAY   # array_out, utils/adt/arrayfuncs.c
     OF_BOUND   # range_bound_escape, utils/adt/rangetypes.c
@@ -23,7 +23,7 @@ cdef enum Quoting:
 
 
 cdef inline bint is_special(uint8_t byte, Quoting quoting, uint8_t delimiter) noexcept nogil:
-    """Whether an item with this byte, which is neither a quote nor a backslash, must be quoted."""
+    """Whether an item with this byte, which is not a quote or a backslash, must be quoted."""
     if is_blank(byte):
         return True
     if quoting == OF_ARRAY:
@@ -34,7 +34,7 @@ cdef inline bint is_special(uint8_t byte, Quoting quoting, uint8_t delimiter) no
 
 
 cdef inline FaultCode quote(Column *out, size_t start, Quoting quoting, uint8_t delimiter) noexcept nogil:
-    """Put quotes around what has been written from `start` on, if there must be."""
+    """Quote the text from `start` on, if necessary."""
     cdef size_t length = out.data.size - start
     cdef size_t n_escapes = 0
     cdef size_t i
@@ -50,10 +50,10 @@ cdef inline FaultCode quote(Column *out, size_t start, Quoting quoting, uint8_t 
     if n_escapes == 0 and not needed:
         if quoting != OF_ARRAY or not is_null_word(out.data.data + start, length):
             return OK
-    code = ensure_capacity(out, n_escapes + 2)
+    code = reserve_text(out, n_escapes + 2)
     if code != OK:
         return code
-    # From the end on, so that no byte is overwritten before it has been moved.
+    # From the end on, so that each byte is moved before it is overwritten.
     text = out.data.data + start
     out.data.size += n_escapes + 2
     to = out.data.data + out.data.size - 1
@@ -71,7 +71,7 @@ cdef inline FaultCode quote(Column *out, size_t start, Quoting quoting, uint8_t 
 
 
 cdef inline FaultCode add_value(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Add a value's text to the item being written."""
+    """Add the text of a value to the current item."""
     cdef FaultCode code = codec.from_binary(value, length, out, codec)
     if code == OK:
         reopen(out)
@@ -83,5 +83,5 @@ cdef inline FaultCode add_byte(Column *out, uint8_t byte) noexcept nogil:
 
 
 cdef inline FaultCode finish(Cursor cursor, Column *out) noexcept nogil:
-    """End the container where nothing is left over."""
+    """End the container, if no bytes are left over."""
     return end_bytes(out) if cursor.at == cursor.end else FAULT_BAD_VALUE

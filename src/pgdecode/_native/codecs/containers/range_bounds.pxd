@@ -1,9 +1,9 @@
-"""The bounds of a range in binary: in the order that PostgreSQL keeps.
+"""The bounds of a range in binary, which must have PostgreSQL's order.
 
-The server makes no range whose lower bound is above the upper one, none of two equal bounds but `[a,a]`, which else is
-empty (range_serialize, utils/adt/rangetypes.c), and of a multirange's members no two that overlap or touch
-(multirange_canonicalize, utils/adt/multirangetypes.c). Here only types are compared whose order is the same everywhere:
-text has that of its collation, and a type of one's own that of its operator class, neither of which is sent.
+The server makes no range whose lower bound is above the upper one, and equal bounds only as `[a,a]`; others are empty
+(range_serialize, utils/adt/rangetypes.c). The members of a multirange neither overlap nor touch
+(multirange_canonicalize, utils/adt/multirangetypes.c). Only types whose order is the same everywhere are compared. The
+order of text depends on its collation, and that of user-defined types on their operator class; neither is sent.
 """
 
 from libc.stddef cimport size_t
@@ -31,7 +31,7 @@ cdef enum:
     UNKNOWN_ORDER = 2
 
 cdef struct Bounds:
-    # What a range's binary form has; a bound that is infinite is NULL, and so are those of an empty range.
+    # The binary form of a range. Infinite bounds are NULL, and those of an empty range too.
     uint8_t flags
     const uint8_t *lower
     const uint8_t *upper
@@ -40,12 +40,12 @@ cdef struct Bounds:
 
 
 cdef inline FaultCode take_range_flags(Cursor *cursor, uint8_t *flags) noexcept nogil:
-    """Take the flags that a range begins with (RangeFlag). Faults: WRONG_SIZE, BAD_VALUE for what none has."""
+    """Take the flags of a range (RangeFlag). Faults: WRONG_SIZE, BAD_VALUE for impossible flags."""
     cdef const uint8_t *p = take(cursor, 1)
     if p == NULL:
         return FAULT_WRONG_SIZE
     flags[0] = p[0]
-    # The server masks unknown flags; here they are a fault, so that nothing is silently dropped.
+    # The server masks unknown flags. Here they are a fault, so that nothing is silently dropped.
     if p[0] > 0x1F or (p[0] & RANGE_EMPTY and p[0] != RANGE_EMPTY):
         return FAULT_BAD_VALUE
     if p[0] & RANGE_LB_INF and p[0] & RANGE_LB_INC or p[0] & RANGE_UB_INF and p[0] & RANGE_UB_INC:
@@ -58,7 +58,7 @@ cdef inline int sign_of(int64_t left, int64_t right) noexcept nogil:
 
 
 cdef inline int64_t float_rank(uint64_t bits, uint64_t sign, uint64_t infinity) noexcept nogil:
-    """A number that orders floats as PostgreSQL does: -0 is 0, and all NaN are one, above infinity."""
+    """A number with PostgreSQL's order of floats: -0 is 0, and all NaN are equal, above infinity."""
     cdef uint64_t magnitude = bits & (sign - 1)
     if magnitude > infinity:
         return <int64_t>infinity + 1
@@ -79,7 +79,7 @@ cdef inline int order_of_groups(const Groups *left, const Groups *right) noexcep
         return sign
     if left.weight != right.weight:
         return sign * sign_of(left.weight, right.weight)
-    # Groups are big-endian: bytes have their order. Behind the shorter one the longer has more, for its last is not 0.
+    # Groups are big-endian, so that bytes have their order. The last group is not 0, so a longer number is larger.
     n = left.n if left.n < right.n else right.n
     order = memcmp(left.digits, right.digits, 2 * n)
     if order == 0:
@@ -88,7 +88,7 @@ cdef inline int order_of_groups(const Groups *left, const Groups *right) noexcep
 
 
 cdef inline int numeric_rank(const Groups *groups) noexcept nogil:
-    """-infinity, what is finite, infinity, NaN."""
+    """Order of -infinity, finite numbers, infinity, NaN."""
     if groups.kind == KIND_FINITE:
         return 0
     if groups.kind == KIND_NAN:
@@ -112,7 +112,7 @@ cdef inline int order_of_numerics(
 cdef inline int order_of_bounds(
     const Codec *codec, const uint8_t *left, size_t n_left, const uint8_t *right, size_t n_right
 ) noexcept nogil:
-    """-1, 0 or 1 as the left value of a type is before, the same as, or behind the right one; or UNKNOWN_ORDER."""
+    """-1, 0 or 1 as the left value is before, equal to, or after the right one; or UNKNOWN_ORDER."""
     cdef uint32_t oid = codec.oid
     if oid == NUMERIC:
         return order_of_numerics(left, n_left, right, n_right)
@@ -134,16 +134,16 @@ cdef inline int order_of_bounds(
         )
     if n_left == 2 and oid == INT2:
         return sign_of(<int16_t>be16(left), <int16_t>be16(right))
-    # In any order, what has the same bytes is the same.
+    # Equal bytes are equal in any order.
     return 0 if memcmp(left, right, n_left) == 0 else UNKNOWN_ORDER
 
 
 cdef inline FaultCode take_bounds(
     const uint8_t *value, size_t length, const Codec *element, Bounds *out
 ) noexcept nogil:
-    """Find the bounds of a range, whose values need not be good.
+    """Find the bounds of a range, whose values are not checked.
 
-    Faults: WRONG_SIZE, BAD_VALUE for what no server sends.
+    Faults: WRONG_SIZE, BAD_VALUE for ranges that no server sends.
     """
     cdef Cursor cursor
     cdef FaultCode code
@@ -168,7 +168,7 @@ cdef inline FaultCode take_bounds(
 
 
 cdef inline bint is_behind(const Bounds *before, const Bounds *range, const Codec *element) noexcept nogil:
-    """Whether a multirange's member may stand behind another: it is not empty, and they neither overlap nor touch."""
+    """Whether a member of a multirange may follow another: it is not empty, and they neither overlap nor touch."""
     cdef int order
     if range.flags & RANGE_EMPTY:
         return False

@@ -18,7 +18,7 @@ from pgdecode._native.codecs.containers.range_bounds cimport (
     take_bounds,
 )
 from pgdecode._native.codecs.text cimport text_from_text
-from pgdecode._native.cursor cimport Cursor, bytes_left, take
+from pgdecode._native.cursor cimport Cursor, bytes_left, cursor_of, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_LIMIT_VALUE, OK, FaultCode, unlikely
 from pgdecode._native.literals.rendering cimport MAX_RENDERED
 
@@ -51,7 +51,7 @@ cdef FaultCode empty_range(Column *out) noexcept nogil:
 
 
 cdef FaultCode take_bound(Cursor *cursor, Column *scratch, Column *child, const Codec *codec) noexcept nogil:
-    """One bound's text, null where it is not there, up to the comma or closing bracket."""
+    """Read the text of one bound, null if it is missing, up to the comma or closing bracket."""
     cdef Token token
     cdef const uint8_t *p
     cdef FaultCode code
@@ -74,7 +74,7 @@ cdef FaultCode take_bound(Cursor *cursor, Column *scratch, Column *child, const 
 
 
 cdef FaultCode take_range(Cursor *cursor, Column *out, const Codec *codec) noexcept nogil:
-    """One range's text at the cursor."""
+    """Read the text of one range at the cursor."""
     cdef const uint8_t *opening
     cdef const uint8_t *closing
     cdef const uint8_t *comma
@@ -103,24 +103,22 @@ cdef FaultCode take_range(Cursor *cursor, Column *out, const Codec *codec) noexc
 
 
 cdef FaultCode range_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """`[lower,upper)` or `empty`; a bound that is not there is infinite. Source: range_out."""
-    cdef Cursor cursor
+    """Read `[lower,upper)` or `empty`. A missing bound is infinite. Source: range_out."""
+    cdef Cursor cursor = cursor_of(value, length)
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     code = take_range(&cursor, out, codec)
     return code if code != OK or cursor.at == cursor.end else FAULT_BAD_VALUE
 
 
 cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Int8 flags, then the bounds that are there as Int32 length and bytes. Source: range_send.
+    """Read Int8 flags, then the finite bounds as Int32 length and bytes. Source: range_send.
 
-    Faults: WRONG_SIZE, BAD_VALUE also for bounds in another order than PostgreSQL has them, those of the bounds.
+    Faults: WRONG_SIZE, BAD_VALUE also for bounds in the wrong order, those of the bounds.
     """
     cdef Cursor cursor
     cdef Bounds bounds
     cdef uint8_t flags
-    # Before the values: one may be a fault that is let pass, of a range that PostgreSQL has.
+    # Before the values: a fault of a value may be allowed, but only in a range that PostgreSQL has.
     cdef FaultCode code = take_bounds(value, length, codec.element, &bounds)
     if code != OK:
         return code
@@ -146,7 +144,7 @@ cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *ou
 
 
 cdef FaultCode bound_item(Cursor *cursor, Column *child, const Codec *codec) noexcept nogil:
-    """A bound, which is never null."""
+    """Append a bound, which is never null."""
     cdef const uint8_t *value = NULL
     cdef uint32_t length = 0
     cdef FaultCode code = take_item(cursor, &value, &length)
@@ -158,12 +156,10 @@ cdef FaultCode bound_item(Cursor *cursor, Column *child, const Codec *codec) noe
 cdef FaultCode multirange_from_text(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """`{[1,3),[5,7)}`. Source: multirange_out."""
-    cdef Cursor cursor
+    """Read `{[1,3),[5,7)}`. Source: multirange_out."""
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *p
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     p = take(&cursor, 1)
     if p == NULL or p[0] != c"{":
         return FAULT_BAD_VALUE
@@ -182,7 +178,7 @@ cdef FaultCode multirange_from_text(
 
 
 cdef inline FaultCode next_bounds(Cursor item, Bounds *bounds, uint32_t i, const Codec *codec) noexcept nogil:
-    """Check a multirange's member, which is still to be read, against the one before it.
+    """Check the next member of a multirange, without consuming it, against the one before.
 
     Faults: WRONG_SIZE, BAD_VALUE.
     """
@@ -199,16 +195,14 @@ cdef inline FaultCode next_bounds(Cursor item, Bounds *bounds, uint32_t i, const
 cdef FaultCode multirange_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Int32 count, then that many ranges as Int32 length and bytes. Source: multirange_send.
+    """Read Int32 count, then that many ranges as Int32 length and bytes. Source: multirange_send.
 
-    Faults: WRONG_SIZE, BAD_VALUE also for ranges that are empty or not one behind the other, those of the ranges.
+    Faults: WRONG_SIZE, BAD_VALUE also for ranges that are empty or not in order, those of the ranges.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef Bounds[2] bounds
     cdef uint32_t n = 0, i
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     code = take_count(&cursor, LEAST_RANGE, &n)
     if code != OK:
         return code
@@ -224,7 +218,7 @@ cdef FaultCode multirange_from_binary(
 # -- as PostgreSQL's own text ----------------------------------------------------------------------------------------
 
 cdef FaultCode add_bound(Cursor *cursor, Column *out, const Codec *codec) noexcept nogil:
-    """A bound, which is never null, quoted where it must be."""
+    """Add a bound, which is never null, quoted if necessary."""
     cdef size_t start = out.data.size
     cdef const uint8_t *value = NULL
     cdef uint32_t length = 0
@@ -237,7 +231,7 @@ cdef FaultCode add_bound(Cursor *cursor, Column *out, const Codec *codec) noexce
 cdef FaultCode range_text_from_binary(
     const uint8_t *value, size_t length, Column *out, const Codec *codec
 ) noexcept nogil:
-    """Append `[lower,upper)` or `empty`; a bound that is not there is infinite.
+    """Append `[lower,upper)` or `empty`. A missing bound is infinite.
 
     Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE, those of the bounds. Source: range_deparse, utils/adt/rangetypes.c.
     """
@@ -273,14 +267,12 @@ cdef FaultCode multirange_text_from_binary(
     Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE, those of the ranges. Source: multirange_out,
     utils/adt/multirangetypes.c.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef Bounds[2] bounds
     cdef const uint8_t *item = NULL
     cdef size_t begin = out.data.size
     cdef uint32_t n = 0, i, n_bytes = 0
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     code = take_count(&cursor, LEAST_RANGE, &n)
     if code != OK:
         return code

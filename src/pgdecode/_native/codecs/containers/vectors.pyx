@@ -7,19 +7,17 @@ from libc.string cimport memcpy
 from pgdecode._native.arrow.column_builder cimport Column, add_bytes, end_bytes, end_list, put_float
 from pgdecode._native.codecs.codec cimport Codec, add_codec
 from pgdecode._native.codecs.text cimport text_from_text
-from pgdecode._native.cursor cimport Cursor, be16, be32, bytes_left, take
+from pgdecode._native.cursor cimport Cursor, be16, be32, bytes_left, cursor_of, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode
 from pgdecode._native.literals.shortest_float cimport MAX_FLOAT_TEXT, write_float4
 
 
 cdef FaultCode vector_from_text(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """vector and halfvec: `[1,2.5,3]`. Source: vector_out, pgvector."""
-    cdef Cursor cursor
+    """Read vector and halfvec: `[1,2.5,3]`. Source: vector_out, pgvector."""
+    cdef Cursor cursor = cursor_of(value, length)
     cdef const uint8_t *start
     cdef const uint8_t *p
     cdef FaultCode code
-    cursor.at = value
-    cursor.end = value + length
     p = take(&cursor, 1)
     if p == NULL or p[0] != c"[":
         return FAULT_BAD_VALUE
@@ -40,7 +38,7 @@ cdef FaultCode vector_from_text(const uint8_t *value, size_t length, Column *out
 cdef inline FaultCode open_vector(
     const uint8_t *value, size_t length, size_t width, Cursor *cursor, uint16_t *n
 ) noexcept nogil:
-    """Take Int16 dimensions and Int16 zero, behind which stand just as many numbers of so many bytes."""
+    """Take Int16 dimensions and Int16 zero. Exactly that many numbers of `width` bytes must follow."""
     cdef const uint8_t *p
     cursor.at = value
     cursor.end = value + length
@@ -52,7 +50,7 @@ cdef inline FaultCode open_vector(
 
 
 cdef FaultCode vector_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Int16 dimensions, Int16 zero, then as many float4. Source: vector_send, pgvector."""
+    """Read Int16 dimensions, Int16 zero, then as many float4. Source: vector_send, pgvector."""
     cdef Cursor cursor
     cdef const uint8_t *p
     cdef uint16_t n = 0, _i
@@ -68,7 +66,7 @@ cdef FaultCode vector_from_binary(const uint8_t *value, size_t length, Column *o
 
 
 cdef float float_of_half(uint16_t half) noexcept nogil:
-    """IEEE 754 binary16 to binary32, exactly."""
+    """Convert IEEE 754 binary16 to binary32, exactly."""
     cdef uint32_t sign = <uint32_t>(half & 0x8000) << 16
     cdef uint32_t exponent = (half >> 10) & 0x1F
     cdef uint32_t fraction = half & 0x3FF
@@ -87,7 +85,7 @@ cdef float float_of_half(uint16_t half) noexcept nogil:
 
 
 cdef FaultCode halfvec_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
-    """Int16 dimensions, Int16 zero, then as many 2-byte floats. Source: halfvec_send, pgvector."""
+    """Read Int16 dimensions, Int16 zero, then as many 2-byte floats. Source: halfvec_send, pgvector."""
     cdef Cursor cursor
     cdef const uint8_t *p
     cdef uint16_t n = 0, _i
