@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode._native.arrow.payload_array import Source
-from pgdecode._native.scan.scanner import Scan
 from pgdecode._native.wire.single_message import decode_one, fields_of
 from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.envelope.scanning import scan_payloads
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import MAX_PAYLOAD
 from pgdecode.protocol.messages import MESSAGES
@@ -63,29 +63,23 @@ class ScannedBatch:
     def _scan(self, state: ReplicationState) -> None:
         """Find the kind, the error and the stream flag of each payload."""
         options = self.options
-        permissive = options.mode != "FAILFAST"
         self.source = Source([self.payloads])
-        found = None
-        for in_full in (False, True):
-            scan = Scan(
+        try:
+            scan, found, stream_state = scan_payloads(
                 self.source,
                 ("kind", "error"),
                 # The limit of values applies where they are decoded, so that the rest of their row is.
                 replace(options.limits, max_value_bytes=MAX_PAYLOAD),
-                options.strict_flags,
-                permissive,
+                strict_flags=options.strict_flags,
+                permissive=options.mode != "FAILFAST",
                 kind_codes=True,
                 empty_is_null=options.empty == "null",
+                streamed=state.in_stream,
+                lookahead=False,
             )
-            scan.resolve_streams(None, state.in_stream, in_full, lookahead=False)
-            try:
-                found = scan.run()
-            except DecodeError as error:
-                raise self.moved(error) from None
-            if found is not None:
-                break
-        assert found is not None
-        state.undo_log.set_attribute(state, "in_stream", scan.stream_state)
+        except DecodeError as error:
+            raise self.moved(error) from None
+        state.undo_log.set_attribute(state, "in_stream", stream_state)
         self.n_empty = scan.n_empty
         self.stream_flags: bytes | None = scan.stream_flags  # lowest bit: in a stream; None if no payload is
         self.kinds = memoryview(found["kind"][1]).cast("B")

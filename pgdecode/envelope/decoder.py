@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode._native.arrow.payload_array import Source
-from pgdecode._native.scan.scanner import Scan
 from pgdecode._native.wire.single_message import decode_one
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.envelope.kind_codes import CODES_TYPE
+from pgdecode.envelope.scanning import scan_payloads
 from pgdecode.envelope.schema import COLUMN_TYPE, ENVELOPE_TYPES, envelope_schema
 from pgdecode.payloads.exclusive import Exclusive
 from pgdecode.payloads.payload_input import StreamStates, payload_parts, stream_state
-from pgdecode.payloads.thread_counts import check_threads, resolvers_for, threads_for
+from pgdecode.payloads.thread_counts import check_threads, threads_for
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import Message
 from pgdecode.protocol.options import Empty, RowMode, check_limits, check_option, check_row_mode
@@ -221,7 +221,7 @@ class MessageDecoder:
         The order of payloads must not matter: `in_stream` is "auto" or a bool. The state of the decoder is not used.
         """
         source = Source(list(parts))
-        in_stream = "apart" if self._in_stream == "auto" else self._in_stream
+        in_stream = "by_part" if self._in_stream == "auto" else self._in_stream
         return self._scan(source, None, 1, in_stream)[0]
 
     def _decode(
@@ -239,21 +239,18 @@ class MessageDecoder:
     def _scan(
         self, source: Source, streamed: bool | None, n_threads: int, in_stream: Any, *, kind_codes: bool = False
     ) -> tuple[pa.RecordBatch, bool | None, int]:
-        n_resolvers = resolvers_for(source, n_threads)
-        buffers: Any = None
-        for check_contradictions in (False, True):
-            if buffers is None:
-                scan = Scan(
-                    source,
-                    self._names,
-                    self._limits,
-                    self._strict_flags,
-                    self._permissive,
-                    kind_codes=kind_codes,
-                    empty_is_null=self._empty_is_null,
-                )
-                carry = scan.resolve_streams(in_stream, streamed, check_contradictions, n_resolvers)
-                buffers = scan.run(n_threads)
+        scan, buffers, carry = scan_payloads(
+            source,
+            self._names,
+            self._limits,
+            strict_flags=self._strict_flags,
+            permissive=self._permissive,
+            kind_codes=kind_codes,
+            empty_is_null=self._empty_is_null,
+            in_stream=in_stream,
+            streamed=streamed,
+            n_threads=n_threads,
+        )
         codes = buffers.pop("kind") if kind_codes else None
         arrays = _envelope(buffers, source.n_rows, self._names)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -12,7 +12,7 @@ import pytest
 
 import pgdecode
 from pgdecode._native.arrow.payload_array import Source
-from pgdecode._native.scan.scanner import Scan
+from pgdecode.envelope.scanning import scan_payloads
 from pgdecode.protocol.limits import LIMITS
 from support import captures
 from support.compare import NULL_ROW, assert_same_rows, rows_of
@@ -279,13 +279,18 @@ def test_two_consecutive_captures_decode_like_each_alone() -> None:
 
 def scanned(payloads: list[bytes], state: bool | None) -> tuple[list[int], list[str | None], bool | None]:
     """Kind, error and stream flag of each payload without look-ahead, and the state after the last payload."""
-    for in_full in (False, True):
-        scan = Scan(Source([pa.array(payloads, pa.binary())]), ("kind", "error"), LIMITS, True, True, kind_codes=True)
-        assert scan.resolve_streams(None, state, in_full, lookahead=False) == scan.stream_state
-        found = scan.run()
-        if found is not None:
-            break
-    assert found is not None
+    scan, found, state = scan_payloads(
+        Source([pa.array(payloads, pa.binary())]),
+        ("kind", "error"),
+        LIMITS,
+        strict_flags=True,
+        permissive=True,
+        kind_codes=True,
+        empty_is_null=True,
+        streamed=state,
+        lookahead=False,
+    )
+    assert state == scan.stream_state
     kinds = bytes(memoryview(found["kind"][1]))[: len(payloads)]
     flags = scan.stream_flags or bytes(len(payloads))
     parts = found.get("error")
