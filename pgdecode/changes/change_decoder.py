@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -14,14 +14,13 @@ from pgdecode.changes.change_engine import ChangeEngine, PayloadCounts
 from pgdecode.changes.change_rows import CHANGES, TextOutput
 from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_to_json
 from pgdecode.changes.record_batches import ONE_BATCH, one_batch
-from pgdecode.changes.run_start import RunStart, counted_input, options_to_json
+from pgdecode.changes.run_start import RunStart, counted_input
 from pgdecode.changes.stored_state import StoredState, load_state
 from pgdecode.changes.table_rows import TableCache, TableOutput
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.options import ChangeOptions, Empty, Mode, NameClash, Start, UnrepresentableValues
+from pgdecode.protocol.options import options_of
 from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.column_history import Renames
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import DecoderKeywords, Options, with_options
 from pgdecode.runs.manifest import MANIFEST, Input, Manifest
 from pgdecode.runs.payload_ranges import STATE
 from pgdecode.storage.object_path import local_path
@@ -44,6 +43,19 @@ class ChangeDecoder:
         Relations that the payloads do not describe, because the payloads begin in the middle of a session. If the first
         call has positions, versions from later positions are ignored. The catalog is part of the `state`. So with a
         `state` from after the first payload, this option is ignored.
+    spill : path, optional
+        A folder for the payloads of undecided transactions beyond `max_held_bytes`. By default they stay in memory. The
+        decoder deletes a file with the call after the one that ended its transaction. The `state` names the files, so
+        it is valid only until the next call of the decoder.
+    max_held_bytes : int
+        With `spill`: how many bytes of payloads stay in memory. If there are more, the largest transactions are written
+        to files, until at most half of this number is left.
+    threads : int
+        How many threads may decode the committed rows of a batch, as in `decode_messages`. The result is the same.
+        Scanning payloads and assembling transactions always uses one thread.
+
+    Other Parameters
+    ----------------
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Raise on the first bad payload; or return it as a row with the reason in `error`; or leave it out. `bad_rows`
         counts bad rows in the last two modes.
@@ -78,19 +90,9 @@ class ChangeDecoder:
         raise ValueError, or append "_" to its name.
     encoding, datestyle : str
         client_encoding and DateStyle of the session that captured the payloads, as in `decode_rows`.
-    spill : path, optional
-        A folder for the payloads of undecided transactions beyond `max_held_bytes`. By default they stay in memory. The
-        decoder deletes a file with the call after the one that ended its transaction. The `state` names the files, so
-        it is valid only until the next call of the decoder.
-    max_held_bytes : int
-        With `spill`: how many bytes of payloads stay in memory. If there are more, the largest transactions are written
-        to files, until at most half of this number is left.
     limits : Limits
     strict_flags : bool
         As in `decode_messages`.
-    threads : int
-        How many threads may decode the committed rows of a batch, as in `decode_messages`. The result is the same.
-        Scanning payloads and assembling transactions always uses one thread.
 
     Notes
     -----
@@ -109,38 +111,26 @@ class ChangeDecoder:
     [{'_op': 'insert', 'id': 1, 'state': 'new', 'total': Decimal('639.51')}]
     """
 
+    @with_options()
     def __init__(
         self,
         *,
         state: Mapping[str, Any] | None = None,
         catalog: RelationCatalog | None = None,
-        mode: Mode = "FAILFAST",
-        start: Start = "transaction",
-        empty: Empty = "null",
-        include_uncommitted: bool = False,
-        drop_duplicates: bool = False,
-        types: Mapping[str | int, str] | None = None,
-        columns: Mapping[str | int, Mapping[str, str]] | None = None,
-        renames: Renames | None = None,
-        unrepresentable: UnrepresentableValues = "error",
-        name_clash: NameClash = "error",
-        encoding: str = "UTF8",
-        datestyle: str = "ISO, MDY",
         spill: str | Path | None = None,
         max_held_bytes: int = 256 * 2**20,
-        limits: Limits = _LIMITS,
-        strict_flags: bool = True,
         threads: int = 1,
+        **options: Unpack[DecoderKeywords],
     ) -> None:
+        folder = None if spill is None else Path(spill)
         self._engine = ChangeEngine(
-            ChangeOptions(mode, include_uncommitted, drop_duplicates, limits, strict_flags, start, empty),
-            ValueOptions(types, unrepresentable, encoding, datestyle, columns, renames, name_clash),
-            state=None if state is None else state_from_json(state, None if spill is None else Path(spill)),
+            Options.of(options),
+            state=None if state is None else state_from_json(state, folder),
             catalog=catalog,
-            spill=None if spill is None else Path(spill),
+            spill=folder,
             max_held_bytes=max_held_bytes,
             threads=threads,
-            obsolete=spent_from_json(state, None if spill is None else Path(spill)),
+            obsolete=spent_from_json(state, folder),
         )
         self._changes = TextOutput()
         self._tables: TableCache = {}
@@ -219,7 +209,7 @@ class ChangeDecoder:
             summary = Manifest(
                 "python",
                 (),
-                options_to_json(engine.options, engine.value_options),
+                options_of(engine.options),
                 counted_input(Input(), counts, before),
                 bad_rows=dict(sorted((counts.bad_rows - before.bad_rows).items())),
             )

@@ -30,12 +30,11 @@ from pgdecode.payloads.exclusive import Exclusive
 from pgdecode.payloads.payload_input import payload_array, positions_of
 from pgdecode.payloads.thread_counts import check_threads
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
-from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 
 Name = TypeVar("Name", bound=str | int | None)
 # Rows of a table, or of all changes, and the builder that made them.
@@ -93,8 +92,7 @@ class ChangeEngine:
 
     Parameters
     ----------
-    options : ChangeOptions
-    value_options : ValueOptions
+    options : Options
     state : ReplicationState, optional
         Where it continues. The engine changes it.
     catalog : RelationCatalog, optional
@@ -120,8 +118,7 @@ class ChangeEngine:
 
     def __init__(
         self,
-        options: ChangeOptions,
-        value_options: ValueOptions,
+        options: Options,
         *,
         state: ReplicationState | None = None,
         catalog: RelationCatalog | None = None,
@@ -132,7 +129,6 @@ class ChangeEngine:
         obsolete: Collection[Path] = (),
     ) -> None:
         self.options = options
-        self.value_options = value_options
         self.lock = Exclusive()
         self.counts = PayloadCounts()
         self.n_rollbacks = 0

@@ -159,7 +159,7 @@ class TextOutput:
         """Make a builder with the versions of relations so far."""
         if engine.n_rollbacks != self._n_rollbacks:
             self._layouts, self._n_rollbacks = Layouts(), engine.n_rollbacks
-        return ChangeBuilder(engine.state.relations.versions, engine.value_options, engine.options, self._layouts)
+        return ChangeBuilder(engine.state.relations.versions, engine.options, engine.options, self._layouts)
 
     def builders(self, engine: ChangeEngine) -> list[tuple[None, LimitedBuilder]]:
         """Make the builder."""

@@ -439,10 +439,10 @@ class TableOutput(Generic[TableName]):
             As `Table` does.
         """
         versions = self._known.get(table) or engine.versions_of(table, everything=everything)
-        engine.value_options.check_names(engine.state.relations.names)
+        engine.options.check_names(engine.state.relations.names)
         key, described = (table, self._with_version), tuple(versions.values())
         if self._cache.get(key, (None, ()))[1] != described:
-            self._cache[key] = Table(described, engine.value_options, as_sent=self._with_version), described
+            self._cache[key] = Table(described, engine.options, as_sent=self._with_version), described
         others = set(engine.state.relations.numbers_of(table, everything=True)).difference(versions)
         return TableBuilder(self._cache[key][0], versions, engine.options, others, with_version=self._with_version)
 

@@ -6,8 +6,8 @@ import json
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,19 +21,17 @@ from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.committed_changes import unless_negative, values_of
 from pgdecode.changes.table_rows import VERSION, TableOutput
 from pgdecode.payloads.payload_input import payload_array
-from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.options import ChangeOptions, Empty, Mode, NameClash, Start, UnrepresentableValues
+from pgdecode.protocol.options import NameClash
 from pgdecode.relations.altered_types import AlteredTypes
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
 from pgdecode.relations.column_names import last_column_names
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
+from pgdecode.rows.options import Options, SnapshotKeywords, with_options
 from pgdecode.rows.own_names import output_names, with_free_names, with_free_renames
-from pgdecode.rows.value_options import ValueOptions, renames_of
 from pgdecode.types.type_changes import TypeChange
 
-_LIMITS = Limits()
 _UNKNOWN = pa.field("_unknown", pa.list_(pa.string()))
 # The column of the present rows with the number of the set. No column of a table has this name.
 _SETS = "_pgdecode_unknown"
@@ -54,26 +52,15 @@ _CONVERTED = "\0"
 Key = tuple[Any, ...]
 
 
+@with_options()
 def snapshot(
     payloads: Any,
     relation: str,
     position: Any = None,
     *,
     catalog: RelationCatalog | None = None,
-    mode: Mode = "FAILFAST",
-    start: Start = "transaction",
-    empty: Empty = "null",
-    drop_duplicates: bool = False,
-    types: Mapping[str | int, str] | None = None,
-    columns: Mapping[str, str] | None = None,
-    renames: Sequence[tuple[str, str, int]] | None = None,
-    unrepresentable: UnrepresentableValues = "error",
-    name_clash: NameClash = "error",
-    encoding: str = "UTF8",
-    datestyle: str = "ISO, MDY",
-    limits: Limits = _LIMITS,
-    strict_flags: bool = True,
     threads: int = 1,
+    **options: Unpack[SnapshotKeywords],
 ) -> pa.Table:
     """Apply the committed changes of a table, and return the rows that it has at the end.
 
@@ -85,6 +72,11 @@ def snapshot(
         "schema.table", the last name of the table. Changes under former names are included.
     position : column of ascending integers, optional
         As in `ChangeDecoder.decode`.
+    catalog, threads
+        As in `ChangeDecoder`.
+
+    Other Parameters
+    ----------------
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Raise on the first bad payload; or return it as a row with the reason in an additional column, `_error`; or
         leave it out. A bad change is not applied.
@@ -93,9 +85,7 @@ def snapshot(
     renames : list of (old name, new name, position), optional
         Columns that were renamed where the payloads do not show it. The position is that of the Relation message with
         the new name, which `pgdecode inspect` prints.
-    catalog, start, empty, drop_duplicates, types, unrepresentable, encoding, datestyle, limits, strict_flags, threads
-        As in `ChangeDecoder`.
-    name_clash : {"error", "rename"}
+    **options
         As in `ChangeDecoder`.
 
     Returns
@@ -142,16 +132,8 @@ def snapshot(
     >>> len(rows), rows.select(["id", "state"]).slice(0, 1).to_pylist()
     (114, [{'id': 3, 'state': 'paid'}])
     """
-    options = ChangeOptions(mode, False, drop_duplicates, limits, strict_flags, start, empty)
-    value_options = ValueOptions(
-        types,
-        unrepresentable,
-        encoding,
-        datestyle,
-        None if columns is None else {relation: columns},
-        renames_of(relation, renames),
-        name_clash="rename",  # fewer columns are added to a snapshot, see `SnapshotRows`
-    )
+    given = Options.of(options, relation)
+    of_changes = replace(given, name_clash="rename")  # fewer columns are added to a snapshot, see `SnapshotRows`
     # What a pass needs beside the payloads stays in the processor's cache.
     column = payload_array(payloads)
     payloads = pa.chunked_array(
@@ -159,18 +141,18 @@ def snapshot(
         column.type,
     )
     # All versions of the table must be known before its first row. Payloads in memory are scanned twice for that.
-    first_pass, engine = (ChangeEngine(options, value_options, catalog=catalog, threads=threads) for _ in range(2))
+    first_pass, engine = (ChangeEngine(of_changes, catalog=catalog, threads=threads) for _ in range(2))
     first_pass.advance(payloads, position)
     relation_id = last_named(first_pass.layout_catalog, relation)
-    versions, stated = first_pass.versions_of(relation_id), value_options.renames or NO_RENAMES
+    versions, stated = first_pass.versions_of(relation_id), given.renames or NO_RENAMES
     check_renames(histories(versions, stated), is_complete=True)
     output = TableOutput([relation_id], with_version=True, known={relation_id: versions})
     rows = SnapshotRows(
         output.builder(engine, relation_id).table.schema,
         versions,
         stated,
-        with_errors=mode == "PERMISSIVE",
-        name_clash=name_clash,
+        with_errors=given.mode == "PERMISSIVE",
+        name_clash=given.name_clash,
     )
     with engine.call() as call:
         for _, batch in engine.batches(call, payloads, position, output, _BATCH_ROWS):

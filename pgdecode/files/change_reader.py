@@ -30,6 +30,7 @@ from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.column_history import NO_RENAMES, check_renames, histories
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
+from pgdecode.rows.options import Options
 from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.manifest import Manifest
 from pgdecode.runs.state_files import SourceState
@@ -131,10 +132,10 @@ class FileChanges:
         if catalog is not None and files.position is None:
             catalog = before_payloads(catalog)
         self.engine = ChangeEngine(
-            # This class drops and counts bad rows, so the engine must return them.
-            change_options if change_options.mode == "FAILFAST" else replace(change_options, mode="PERMISSIVE"),
             replace(
-                value_options,
+                Options(**{**vars(value_options), **vars(change_options)}),
+                # This class drops and counts bad rows, so the engine must return them.
+                mode="FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE",
                 types=overridden(types, value_options.types) or None,
                 encoding=encoding_of(files.files, value_options.encoding),
                 name_clash="rename" if is_snapshot else value_options.name_clash,
@@ -233,7 +234,7 @@ class FileChanges:
                 builders.append((name, builder))
         # Bad payloads are in the output of each table, also before it is described.
         described = dict(builders)
-        nothing = Table((), engine.value_options)
+        nothing = Table((), engine.options)
         builders += [
             (name, TableBuilder(nothing, {}, engine.options, with_version=self.is_snapshot))
             for name in self.relations

@@ -15,8 +15,7 @@ from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.change_rows import TextOutput
 from pgdecode.changes.checkpoint import state_to_json
 from pgdecode.changes.table_rows import TableOutput
-from pgdecode.protocol.options import ChangeOptions
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 from support import captures
 from support.generators.slot import Slot
 
@@ -44,7 +43,7 @@ def table_that_grows() -> list[list[bytes]]:
 
 
 def engine(**options: Any) -> ChangeEngine:
-    return ChangeEngine(ChangeOptions(**options), ValueOptions())
+    return ChangeEngine(Options(**options))
 
 
 def arrays(payloads: list[bytes], first: int = 0) -> tuple[pa.Array, pa.Array]:
