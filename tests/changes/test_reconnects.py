@@ -8,10 +8,7 @@ import pytest
 
 import pgdecode
 from pgdecode import ChangeDecoder
-from pgdecode.protocol import messages as m
 from support.change_rows import changes_of, through_json
-from support.generators.encoder import encode
-from support.generators.samples import MOMENT
 from support.generators.slots import (
     STOP,
     begin,
@@ -30,8 +27,7 @@ FIRST = (begin(7), relation("id* v"), commit(120))
 
 
 def transaction(lsn: int, *ids: str) -> tuple[bytes, ...]:
-    opening = encode(m.Begin(final_lsn=lsn, commit_timestamp=MOMENT, xid=lsn))
-    return (opening, *(insert(value, "x") for value in ids), commit(lsn))
+    return (begin(lsn, lsn), *(insert(value, "x") for value in ids), commit(lsn))
 
 
 def stream(xid: int, *ids: str) -> tuple[bytes, ...]:

@@ -8,7 +8,6 @@ import pgdecode
 from pgdecode import ChangeDecoder
 from pgdecode.protocol import messages as m
 from support.generators.encoder import encode
-from support.generators.samples import MOMENT
 from support.generators.slots import (
     STOP,
     abort,
@@ -48,12 +47,7 @@ def test_a_type_of_an_aborted_sub_transaction_is_dropped_with_it() -> None:
         return encode(m.Type(xid=xid, type_id=16999, namespace="public", name=name))
 
     def described(xid: int | None = None) -> bytes:
-        column = m.Column(flags=0, name="a", type_id=16999, type_modifier=-1)
-        return encode(
-            m.Relation(
-                xid=xid, relation_id=1, namespace="public", name="t", replica_identity="d", columns=(column,)
-            )
-        )  # fmt: skip
+        return relation("a", xid=xid, types=[16999])
 
     payloads = [
         begin(7), type_named("old"), commit(40),
@@ -84,8 +78,7 @@ def test_a_table_has_the_rows_of_every_shape_that_one_stream_sent() -> None:
 
 
 def plain(lsn: int, columns: str, *values: str, name: str = "t") -> tuple[bytes, ...]:
-    opening = encode(m.Begin(final_lsn=lsn, commit_timestamp=MOMENT, xid=lsn))
-    return (opening, relation(columns, name=name), insert(*values), commit(lsn))
+    return (begin(lsn, lsn), relation(columns, name=name), insert(*values), commit(lsn))
 
 
 T1, T2 = plain(40, "id* v", "1", "x"), plain(50, "id* v w", "2", "y", "z")
