@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support import clone
+
 ROOT = Path(__file__).parent.parent
 NATIVE = ROOT / "src" / "pgdecode" / "_native"
 
@@ -223,3 +225,12 @@ def test_a_package_lists_its_public_names_alone(module: str) -> None:
     found = importlib.import_module(module)
     assert dir(found) == sorted(found.__all__)
     assert all(getattr(found, name) is not None for name in dir(found))
+
+
+def test_the_documents_name_files_that_exist() -> None:
+    files = [str(path) for path in (*PYTHON, *SOURCES)]
+    for document in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"):
+        text = clone.path_of(document).read_text()
+        names = re.findall(r"`(?:src/|pgdecode/)*([\w/.-]+\.(?:pyx|pxd|py))`", text)
+        others = [name for name in names if not any(path.endswith(f"/{name}") for path in files)]
+        assert [name for name in others if not (ROOT / name).exists()] == [], document
