@@ -143,7 +143,7 @@ class Captor:
         self.proxy.close()
 
 
-def run(cluster: Cluster, seed: int, n_events: int, weights: dict[str, int], folder: Path) -> Trial:
+def run(cluster: Cluster, seed: int, n_events: int, weights: dict[str, float], folder: Path) -> Trial:
     """Run the scenario of a seed with a number of events."""
     rng = random.Random(f"campaign {seed}")
     mode = rng.choice(modes(cluster.major))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgdecode.changes.checkpoint import state_to_json
+from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.file_metadata import index_of
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
@@ -47,6 +48,31 @@ def check_footers(folder: Path) -> bool:
 
 
 def _plain(index: PartitionIndex) -> dict[str, Any]:
-    starts = [state_to_json(state, with_versions=False, with_payloads=False) for state in index.starts]
-    end = state_to_json(index.end, with_versions=False, with_payloads=False)
-    return {**vars(index), "catalog": index.catalog.to_json(), "starts": starts, "end": end}
+    """What must be equal, whichever other messages were read.
+
+    A repeated Relation message counts for its transaction only while no committed transaction has sent its version, and
+    a plain transaction has an outcome only if something lies between its Begin and its Commit. So both depend on how
+    many messages are processed at once. `shape` has what counts in the end.
+    """
+    outcomes = {
+        begin: outcome
+        for begin, outcome in index.transaction_outcomes.items()
+        if outcome.committed != 1
+        or outcome.gid is not None
+        or index.number_of(begin) != index.number_of(outcome.commit_position)
+    }
+    starts, end = [_without_relations(state) for state in index.starts], _without_relations(index.end)
+    return {
+        **vars(index),
+        "catalog": index.catalog.to_json(),
+        "starts": starts,
+        "transaction_outcomes": outcomes,
+        "end": end,
+    }
+
+
+def _without_relations(state: ReplicationState) -> dict[str, Any]:
+    plain = state_to_json(state, with_versions=False, with_payloads=False)
+    for item in (*filter(None, [plain["open"]]), *plain["streamed"], *plain["prepared"]):
+        item.pop("relations")
+    return plain
