@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-
-import pytest
 
 from servers.reading import modes
-from servers.server import Server, find_server, running
+from servers.server import Server
 from servers.trial import run, staged, steps
 
-PROGRAMS = find_server()
 # How many scenarios; a long run is PGDECODE_TEST_SCENARIOS=300.
 N_SCENARIOS = int(os.environ.get("PGDECODE_TEST_SCENARIOS", "1"))
-
-pytestmark = pytest.mark.skipif(
-    PROGRAMS is None,
-    reason="no PostgreSQL server with test_decoding was found; PGDECODE_TEST_PGBIN names the folder of its programs",
-)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    assert PROGRAMS is not None
-    with running(PROGRAMS) as started:
-        yield started
 
 
 def test_the_reference_agrees_with_a_live_server_about_random_transactions(server: Server, rng: random.Random) -> None:

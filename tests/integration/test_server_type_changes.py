@@ -10,29 +10,16 @@ import pytest
 from pgdecode import ChangeDecoder, RelationCatalog, snapshot
 from servers import type_changes
 from servers.connection import Connection
-from servers.server import Server, find_server, running
+from servers.server import Server
 from servers.type_changes import ALTERATIONS, IDENTITIES, Alteration
 from support.oracles import replay
 from support.tiers import full
 
-PROGRAMS = find_server()
 # One of each kind: as it was sent, printed otherwise, trimmed, not certain, computed.
 QUICK = {
     *("int4 TYPE int8", "int4 TYPE text", "int4 TYPE numeric(10,2)", "char(5) TYPE text", "timestamptz TYPE timestamp"),
     *("text TYPE int4 USING c::int4 * 10", "int4 TYPE text USING 'k' || c::text"),
 }
-
-pytestmark = pytest.mark.skipif(
-    PROGRAMS is None,
-    reason="no PostgreSQL server with test_decoding was found; PGDECODE_TEST_PGBIN names the folder of its programs",
-)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    assert PROGRAMS is not None
-    with running(PROGRAMS) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,35 +84,84 @@ def settings_for(major: int) -> dict[str, str]:
     return {name: value for name, value in SETTINGS.items() if major >= 13 or "decoding" not in name}
 
 
+class Cluster:
+    """A cluster in a temporary folder, whose server can be stopped and restarted."""
+
+    def __init__(self, programs: Path, settings: Mapping[str, str]) -> None:
+        self.programs = programs
+        self.major = major_version(programs)
+        # A server refuses to run as root, so root runs it as a user that always exists.
+        self._owner = ("postgres" if user_exists("postgres") else "nobody") if os.geteuid() == 0 else None
+        self.place = Path(tempfile.mkdtemp(prefix="pg"))
+        if self._owner is not None:
+            shutil.chown(self.place, self._owner)
+        self.data = self.place / "data"
+        self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{name} = '{value}'\n" for name, value in {**settings_for(self.major), **settings}.items())
+
+    @property
+    def server(self) -> Server:
+        return Server(self.major, self.place / f".s.PGSQL.{PORT}")
+
+    def dsn(self, database: str = "postgres", **more: str) -> str:
+        found = {"host": str(self.place), "port": str(PORT), "user": "postgres", "dbname": database, **more}
+        return " ".join(f"{name}={value}" for name, value in found.items())
+
+    def connect(self, database: str = "postgres") -> Connection:
+        return self.server.connect(database)
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", str(self.data), "-w", "-o", f"-k {self.place} -p {PORT}", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        self._run("pg_ctl", "-D", str(self.data), "-w", "-m", mode, "stop")
+
+    def restart(self, mode: str) -> None:
+        self.stop(mode)
+        self.start()
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting for new sessions."""
+        with contextlib.closing(self.connect()) as connection:
+            connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+            connection.execute("SELECT pg_reload_conf()")
+        time.sleep(0.2)
+
+    def close(self) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.stop()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        # Not a pipe, because the server would inherit it and keep it open.
+        with (self.place / "log").open("ab") as log:
+            subprocess.run(
+                [self.programs / program, *arguments],
+                check=True,
+                user=self._owner,
+                cwd=self.place,
+                stdout=log,
+                stderr=log,
+                umask=0o077,
+            )
+
+
+@contextlib.contextmanager
+def running_cluster(programs: Path, **settings: str) -> Iterator[Cluster]:
+    cluster = Cluster(programs, settings)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
 @contextlib.contextmanager
 def running(programs: Path) -> Iterator[Server]:
     """Start a server with an empty cluster; afterwards, stop it and remove the cluster."""
-    major = major_version(programs)
-    # A server refuses to run as root, so root runs it as a user that always exists.
-    owner = ("postgres" if user_exists("postgres") else "nobody") if os.geteuid() == 0 else None
-    place = Path(tempfile.mkdtemp(prefix="pg"))
-
-    def run(program: str, *arguments: str) -> None:
-        # Not a pipe, because the server would inherit it and keep it open.
-        with (place / "log").open("ab") as log:
-            subprocess.run(
-                [programs / program, *arguments], check=True, user=owner, cwd=place, stdout=log, stderr=log, umask=0o077
-            )
-
-    try:
-        if owner is not None:
-            shutil.chown(place, owner)
-        data = str(place / "data")
-        run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        with (place / "data" / "postgresql.conf").open("a") as conf:
-            conf.writelines(f"{name} = '{value}'\n" for name, value in settings_for(major).items())
-        run("pg_ctl", "-D", data, "-w", "-o", f"-k {place} -p {PORT}", "start")
-        try:
-            yield Server(major, place / f".s.PGSQL.{PORT}")
-        finally:
-            run("pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(place)
+    with running_cluster(programs) as cluster:
+        yield cluster.server
 
 
 def user_exists(name: str) -> bool:
