@@ -71,7 +71,7 @@ cdef tuple undecided_columns(const ChangeBuffers *buffers, list ranges):
     cdef int64_t start, end, i
     cdef int j
     cdef size_t[5] widths = [8, 8, 8, 4, 1]
-    cdef const Change *change
+    cdef const Change *changes = buffers.changes
     memset(out, 0, sizeof(out))
     for start, end in ranges:
         check_range(buffers, start, end)
@@ -80,14 +80,13 @@ cdef tuple undecided_columns(const ChangeBuffers *buffers, list ranges):
         grow_all(out, 5, widths, n)
         for start, end in ranges:
             for i in range(start, end):
-                change = &buffers.changes[i]
-                if change.version == BAD_PAYLOAD:
+                if changes[i].version == BAD_PAYLOAD:
                     continue
-                (<int64_t *>out[0].data)[k] = change.row
-                (<int64_t *>out[1].data)[k] = change.relation_id
-                (<int64_t *>out[2].data)[k] = change.xid
-                (<int32_t *>out[3].data)[k] = change.version
-                out[4].data[k] = change.is_truncate
+                (<int64_t *>out[0].data)[k] = changes[i].row
+                (<int64_t *>out[1].data)[k] = changes[i].relation_id
+                (<int64_t *>out[2].data)[k] = changes[i].xid
+                (<int32_t *>out[3].data)[k] = changes[i].version
+                out[4].data[k] = changes[i].is_truncate
                 k += 1
         for j in range(5):
             out[j].size = k * widths[j]

@@ -1,12 +1,13 @@
 """Decodes a column of a block of rows: the loops of block decoders, and the function that runs them."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, uint8_t
-from libc.string cimport memset
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from pgdecode._native.arrow.builder cimport Cell
 from pgdecode._native.arrow.column_builder cimport Column, open_ends, open_items, validity_for
 from pgdecode._native.codecs.codec cimport Cells, Codec
+from pgdecode._native.cursor cimport be32, be64
 from pgdecode._native.fault cimport OK, FaultCode, unlikely
 
 cdef enum:
@@ -31,6 +32,26 @@ cdef inline void close_block(Column *out, size_t n, size_t n_null, bint has_vali
     out.n_null += n_null
     if has_validity:
         out.valid.size = out.n
+
+
+cdef inline bint word32_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    """Reads four bytes of any value, big-endian."""
+    cdef uint32_t word
+    if unlikely(length != sizeof(word)):
+        return False
+    word = be32(value)
+    memcpy(slot, &word, sizeof(word))
+    return True
+
+
+cdef inline bint word64_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
+    """Reads eight bytes of any value, big-endian."""
+    cdef uint64_t word
+    if unlikely(length != sizeof(word)):
+        return False
+    word = be64(value)
+    memcpy(slot, &word, sizeof(word))
+    return True
 
 
 # Callers pass constants for the two readers, so that both loops are compiled for each pair of readers.

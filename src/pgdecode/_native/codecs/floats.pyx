@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove, memset
 
 from pgdecode._native.arrow.column_builder cimport Column, put_fixed
-from pgdecode._native.codecs.block_decoder cimport fixed_block
+from pgdecode._native.codecs.block_decoder cimport fixed_block, word32_binary, word64_binary
 from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.cursor cimport be32, be64
 from pgdecode._native.fault cimport (
@@ -336,30 +336,12 @@ cdef inline bint float8_text(const uint8_t *value, size_t length, uint8_t *slot,
     return is_common
 
 
-cdef inline bint float4_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
-    cdef uint32_t bits
-    if unlikely(length != sizeof(bits)):
-        return False
-    bits = be32(value)
-    memcpy(slot, &bits, sizeof(bits))
-    return True
-
-
-cdef inline bint float8_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
-    cdef uint64_t bits
-    if unlikely(length != sizeof(bits)):
-        return False
-    bits = be64(value)
-    memcpy(slot, &bits, sizeof(bits))
-    return True
-
-
 cdef size_t float4_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
-    return fixed_block(float4_text, float4_binary, 4, cells, start, out, codec)
+    return fixed_block(float4_text, word32_binary, 4, cells, start, out, codec)
 
 
 cdef size_t float8_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
-    return fixed_block(float8_text, float8_binary, 8, cells, start, out, codec)
+    return fixed_block(float8_text, word64_binary, 8, cells, start, out, codec)
 
 
 cdef enum:

@@ -5,7 +5,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 from libc.string cimport memcpy
 
 from pgdecode._native.arrow.column_builder cimport Column, put_bool, put_bytes, put_int16, put_int32, put_int64
-from pgdecode._native.codecs.block_decoder cimport fixed_block
+from pgdecode._native.codecs.block_decoder cimport fixed_block, word32_binary, word64_binary
 from pgdecode._native.codecs.codec cimport Cells, Codec, add_codec
 from pgdecode._native.cursor cimport be16, be32, be64
 from pgdecode._native.fault cimport (
@@ -304,24 +304,6 @@ cdef inline bint int2_binary(const uint8_t *value, size_t length, uint8_t *slot,
     return True
 
 
-cdef inline bint int4_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
-    cdef uint32_t number
-    if unlikely(length != sizeof(number)):
-        return False
-    number = be32(value)
-    memcpy(slot, &number, sizeof(number))
-    return True
-
-
-cdef inline bint int8_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
-    cdef uint64_t number
-    if unlikely(length != sizeof(number)):
-        return False
-    number = be64(value)
-    memcpy(slot, &number, sizeof(number))
-    return True
-
-
 cdef inline bint oid_binary(const uint8_t *value, size_t length, uint8_t *slot, const Codec *codec) noexcept nogil:
     cdef uint64_t number
     if unlikely(length != 4):
@@ -340,11 +322,11 @@ cdef size_t int2_block(const Cells *cells, size_t start, Column *out, const Code
 
 
 cdef size_t int4_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
-    return fixed_block(int4_text, int4_binary, 4, cells, start, out, codec)
+    return fixed_block(int4_text, word32_binary, 4, cells, start, out, codec)
 
 
 cdef size_t int8_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:
-    return fixed_block(int8_text, int8_binary, 8, cells, start, out, codec)
+    return fixed_block(int8_text, word64_binary, 8, cells, start, out, codec)
 
 
 cdef size_t oid_block(const Cells *cells, size_t start, Column *out, const Codec *codec) noexcept nogil:

@@ -15,7 +15,7 @@ from pgdecode._native.codecs.codec cimport (
 )
 from pgdecode._native.codecs.containers.items cimport take_item
 from pgdecode._native.codecs.numeric cimport Groups, take_groups
-from pgdecode._native.cursor cimport Cursor, be16, be32, be64, take
+from pgdecode._native.cursor cimport Cursor, be16, be32, be64, cursor_of, take
 from pgdecode._native.fault cimport FAULT_BAD_VALUE, FAULT_WRONG_SIZE, OK, FaultCode
 from pgdecode._native.literals.decimal_literal cimport KIND_FINITE, KIND_NAN
 
@@ -145,11 +145,9 @@ cdef inline FaultCode take_bounds(
 
     Faults: WRONG_SIZE, BAD_VALUE for ranges that no server sends.
     """
-    cdef Cursor cursor
+    cdef Cursor cursor = cursor_of(value, length)
     cdef FaultCode code
     cdef int order
-    cursor.at = value
-    cursor.end = value + length
     out.lower = out.upper = NULL
     out.n_lower = out.n_upper = 0
     code = take_range_flags(&cursor, &out.flags)

@@ -110,21 +110,32 @@ cdef FaultCode range_from_text(const uint8_t *value, size_t length, Column *out,
     return code if code != OK or cursor.at == cursor.end else FAULT_BAD_VALUE
 
 
+cdef FaultCode open_range(
+    const uint8_t *value, size_t length, const Codec *codec, Cursor *cursor, uint8_t *flags
+) noexcept nogil:
+    """Check the bounds of a range, and take its flags. Faults: WRONG_SIZE, BAD_VALUE.
+
+    The bounds come before their values: a fault of a value may be allowed, but only in a range that PostgreSQL has.
+    """
+    cdef Bounds bounds
+    cdef FaultCode code = take_bounds(value, length, codec.element, &bounds)
+    if code != OK:
+        return code
+    flags[0] = bounds.flags
+    cursor[0] = cursor_of(value + 1, length - 1)
+    return OK
+
+
 cdef FaultCode range_from_binary(const uint8_t *value, size_t length, Column *out, const Codec *codec) noexcept nogil:
     """Read Int8 flags, then the finite bounds as Int32 length and bytes. Source: range_send.
 
     Faults: WRONG_SIZE, BAD_VALUE also for bounds in the wrong order, those of the bounds.
     """
     cdef Cursor cursor
-    cdef Bounds bounds
-    cdef uint8_t flags
-    # Before the values: a fault of a value may be allowed, but only in a range that PostgreSQL has.
-    cdef FaultCode code = take_bounds(value, length, codec.element, &bounds)
+    cdef uint8_t flags = 0
+    cdef FaultCode code = open_range(value, length, codec, &cursor, &flags)
     if code != OK:
         return code
-    flags = bounds.flags
-    cursor.at = value + sizeof(flags)
-    cursor.end = value + length
     if flags & RANGE_EMPTY:
         return empty_range(out) if cursor.at == cursor.end else FAULT_BAD_VALUE
     if flags & RANGE_LB_INF:
@@ -236,14 +247,10 @@ cdef FaultCode range_text_from_binary(
     Faults: WRONG_SIZE, BAD_VALUE, LIMIT_VALUE, those of the bounds. Source: range_deparse, utils/adt/rangetypes.c.
     """
     cdef Cursor cursor
-    cdef Bounds bounds
-    cdef uint8_t flags
-    cdef FaultCode code = take_bounds(value, length, codec.element, &bounds)
+    cdef uint8_t flags = 0
+    cdef FaultCode code = open_range(value, length, codec, &cursor, &flags)
     if code != OK:
         return code
-    flags = bounds.flags
-    cursor.at = value + sizeof(flags)
-    cursor.end = value + length
     if flags & RANGE_EMPTY:
         code = add_bytes(out, b"empty", 5)
         return finish(cursor, out) if code == OK else code

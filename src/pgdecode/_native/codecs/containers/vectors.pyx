@@ -40,8 +40,7 @@ cdef inline FaultCode open_vector(
 ) noexcept nogil:
     """Take Int16 dimensions and Int16 zero. Exactly that many numbers of `width` bytes must follow."""
     cdef const uint8_t *p
-    cursor.at = value
-    cursor.end = value + length
+    cursor[0] = cursor_of(value, length)
     p = take(cursor, 4)
     if p == NULL or be16(p + 2) != 0:
         return FAULT_WRONG_SIZE
