@@ -41,7 +41,7 @@ def test_a_job_refuses_a_gap_and_lists_one_that_is_accepted(
     assert (listed["from"], listed["to"], listed["reason"]) == ("0/20", "0/1A0", GAP["reason"])
 
 
-@pytest.mark.parametrize("what", ["changes", "messages"])
+@pytest.mark.parametrize("what", ["changes", full("messages")])
 def test_the_data_source_refuses_a_gap_in_reads_and_streams(
     spark: SparkSession, raw: Path, tmp_path: Path, what: str
 ) -> None:
