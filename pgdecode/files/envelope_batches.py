@@ -113,10 +113,10 @@ def decoded_batches(
     FileFault
         If a file is damaged, or in FAILFAST mode at a bad row, with its location.
     """
-    found = prepared_batches(
+    prepared = prepared_batches(
         files, _nothing, fields, in_stream, mode, empty=empty, limits=limits, batch_rows=batch_rows
     )
-    return ((file, batch) for file, batch, _ in found)
+    return ((file, batch) for file, batch, _ in prepared)
 
 
 def _nothing(file: PayloadFile, batch: DecodedBatch) -> None:

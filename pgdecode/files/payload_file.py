@@ -182,25 +182,25 @@ class PayloadFile:
             If the file is damaged, or has no rows.
         """
         groups = [group.number for group in self.groups if group.start < self.start + n_rows]
-        found: list[pa.RecordBatch] = []
-        n_found = n_bytes = 0
+        batches: list[pa.RecordBatch] = []
+        n_read = n_bytes = 0
         # Read as dictionaries in any case, because checking whether values may expand takes as long. Batches then end
         # at the end of row groups.
         with self._reader(groups, only_first_rows=True) as reader:
             chunks = reader.chunks(groups, self._texts)
-            at_once = self._rows_that_fit(n_rows)
+            batch_rows = self._rows_that_fit(n_rows)
             if _repeats_beginnings(chunks):
-                at_once = min(at_once, _FEW_ROWS)
+                batch_rows = min(batch_rows, _FEW_ROWS)
             with reader(_as_dictionaries(chunks, self._texts)) as encoded:
-                for batch in self._read(encoded, at_once, groups):
-                    found.append(batch)
-                    n_found += len(batch)
+                for batch in self._read(encoded, batch_rows, groups):
+                    batches.append(batch)
+                    n_read += len(batch)
                     n_bytes += batch.nbytes
-                    if n_found >= n_rows or n_bytes >= BATCH_BYTES:
+                    if n_read >= n_rows or n_bytes >= BATCH_BYTES:
                         break
-        if not found:
+        if not batches:
             raise FileFault(f"{self.path}: has no rows")
-        return self.unwrapped(one_batch(found).slice(0, n_rows), self.start)
+        return self.unwrapped(one_batch(batches).slice(0, n_rows), self.start)
 
     def first_value(self, name: str) -> Any:
         """Return the value of a column in the first row; None if the file has no rows.
@@ -228,8 +228,8 @@ class PayloadFile:
         FileFault
             If the file is damaged.
         """
-        found = [pc.min_max(column) for column in self._column(name, BATCH_ROWS)]
-        values = [item for item in found if item["min"].is_valid]
+        ranges = [pc.min_max(column) for column in self._column(name, BATCH_ROWS)]
+        values = [item for item in ranges if item["min"].is_valid]
         if not values:
             return None
         return min(item["min"].as_py() for item in values), max(item["max"].as_py() for item in values)
@@ -272,9 +272,9 @@ class PayloadFile:
                         start += len(batch)
                 # pyarrow skips pages of an unknown type, and reads as many values as a column chunk says it has.
                 first, last = groups[0], groups[-1]
-                found, expected = start - first.start, last.start + last.n_rows - first.start
-                if found != expected:
-                    detail = f"has {found:,} rows in place of the {expected:,} that its footer says"
+                n_read, expected = start - first.start, last.start + last.n_rows - first.start
+                if n_read != expected:
+                    detail = f"has {n_read:,} rows in place of the {expected:,} that its footer says"
                     raise FileFault(f"{self.path}: {detail}: it is damaged")
 
     def with_session(self) -> PayloadFile:
@@ -286,14 +286,14 @@ class PayloadFile:
         """Divide the file into pieces of about `n_bytes`, between row groups. There is at least one."""
         if len(self.groups) <= 1 and not self.entries:
             return [self]
-        found = []
+        pieces = []
         first = size = 0
-        for place, group in enumerate(self.groups):
-            if place > first and size + group.n_bytes > n_bytes:
-                found.append(replace(self, groups=self.groups[first:place], entries={}))
-                first, size = place, 0
+        for end, group in enumerate(self.groups):
+            if end > first and size + group.n_bytes > n_bytes:
+                pieces.append(replace(self, groups=self.groups[first:end], entries={}))
+                first, size = end, 0
             size += group.n_bytes
-        return [*found, replace(self, groups=self.groups[first:], entries={})]
+        return [*pieces, replace(self, groups=self.groups[first:], entries={})]
 
     def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         # Threads do not make one column faster, and each uses additional memory.
@@ -315,20 +315,20 @@ class PayloadFile:
         """
         column = batch.column(self.payload)
         try:
-            found = unwrap_in_place(column, self.unwrap, is_text=holds_text(self.columns.field(self.payload).type))
+            form = unwrap_in_place(column, self.unwrap, is_text=holds_text(self.columns.field(self.payload).type))
         except UnwrapError as error:
             raise FileFault(f"{self.path}: row {start + error.row}: {error.reason}") from None
-        if found.payloads is not column:
-            batch = batch.set_column(batch.schema.get_field_index(self.payload), self.payload, found.payloads)
+        if form.payloads is not column:
+            batch = batch.set_column(batch.schema.get_field_index(self.payload), self.payload, form.payloads)
         if FRAME_LSN in self.schema.names and FRAME_LSN not in self.columns.names:
-            lsn = pa.nulls(len(batch), pa.int64()) if found.lsn is None else found.lsn
+            lsn = pa.nulls(len(batch), pa.int64()) if form.lsn is None else form.lsn
             batch = batch.append_column(FRAME_LSN, lsn)
         if CAPTURE_SESSION in self.schema.names and CAPTURE_SESSION not in self.columns.names:
             assert self.captured is not None
             session = pa.repeat(pa.scalar(self.captured.session, pa.int64()), len(batch))
             batch = batch.append_column(CAPTURE_SESSION, session)
-        if found.is_keepalive is not None and found.is_keepalive.true_count:
-            batch = batch.append_column(IS_KEEPALIVE, pc.fill_null(found.is_keepalive, False))
+        if form.is_keepalive is not None and form.is_keepalive.true_count:
+            batch = batch.append_column(IS_KEEPALIVE, pc.fill_null(form.is_keepalive, False))
         return batch
 
     @property
@@ -372,8 +372,8 @@ class PayloadFile:
         # The row groups of an object are fetched one by one.
         at_once = 1 if isinstance(reader.source, ObjectReader) else len(self.groups)
         for start in range(0, len(self.groups), max(at_once, 1)):
-            for found, groups in groupby(self.groups[start : start + at_once], way):
-                yield found, list(groups)
+            for chosen_way, groups in groupby(self.groups[start : start + at_once], way):
+                yield chosen_way, list(groups)
 
     @contextmanager
     def _reader(self, groups: Sequence[int] = (), only_first_rows: bool = False) -> Iterator[Reader]:
@@ -504,12 +504,12 @@ def _is_plain(batch: pa.RecordBatch, payload: str) -> bool:
 
 def _plain(batch: pa.RecordBatch, payload: str) -> pa.RecordBatch:
     """Convert columns to types that pyarrow's functions support, and payloads to binary."""
-    for index, found in enumerate(batch.schema):
-        plain = plain_type(found.type)
-        if found.name == payload and plain != pa.large_binary():
+    for index, column in enumerate(batch.schema):
+        plain = plain_type(column.type)
+        if column.name == payload and plain != pa.large_binary():
             plain = pa.binary()
-        if plain != found.type:
-            batch = batch.set_column(index, found.name, batch.column(index).cast(plain))
+        if plain != column.type:
+            batch = batch.set_column(index, column.name, batch.column(index).cast(plain))
     return batch
 
 
@@ -539,16 +539,16 @@ def _decoded_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _joined(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:
     """Join small batches, up to `n_rows` rows or about `BATCH_BYTES`."""
-    found: list[pa.RecordBatch] = []
-    n_found = n_bytes = 0
+    joined: list[pa.RecordBatch] = []
+    n_joined = n_bytes = 0
     for batch in batches:
-        if found and (n_found + len(batch) > n_rows or n_bytes + batch.nbytes > BATCH_BYTES):
-            yield one_batch(found)
-            found, n_found, n_bytes = [], 0, 0
-        found.append(batch)
-        n_found, n_bytes = n_found + len(batch), n_bytes + batch.nbytes
-    if found:
-        yield one_batch(found)
+        if joined and (n_joined + len(batch) > n_rows or n_bytes + batch.nbytes > BATCH_BYTES):
+            yield one_batch(joined)
+            joined, n_joined, n_bytes = [], 0, 0
+        joined.append(batch)
+        n_joined, n_bytes = n_joined + len(batch), n_bytes + batch.nbytes
+    if joined:
+        yield one_batch(joined)
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -234,6 +234,6 @@ class _Cursor:
         self.at += length
 
     def _take(self, size: int) -> int:
-        found = self.content[self.at : self.at + size]
+        content = self.content[self.at : self.at + size]
         self.at += size
-        return int.from_bytes(found, "big")
+        return int.from_bytes(content, "big")
