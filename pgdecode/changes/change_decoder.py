@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +13,16 @@ from pgdecode.changes.change_engine import ChangeEngine, PayloadCounts
 from pgdecode.changes.change_rows import CHANGES, TextOutput
 from pgdecode.changes.checkpoint import spent_from_json, state_from_json, state_to_json
 from pgdecode.changes.record_batches import ONE_BATCH, one_batch
-from pgdecode.changes.run_start import RunStart, counted_input
-from pgdecode.changes.stored_state import StoredState, load_state
+from pgdecode.changes.stored_state import renames_since, replication_of, with_replication
 from pgdecode.changes.table_rows import TableCache, TableOutput
+from pgdecode.datasets.errors import RunError, RunFault
+from pgdecode.datasets.manifest import Input, Manifest
+from pgdecode.datasets.state import InputFile, State
+from pgdecode.datasets.target import LocalFolder, check_options
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import options_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.options import DecoderKeywords, Options, with_options
-from pgdecode.runs.manifest import MANIFEST, Input, Manifest
-from pgdecode.runs.payload_ranges import STATE
 from pgdecode.storage.object_path import local_path
 
 _Name = TypeVar("_Name", bound=str | int)
@@ -134,26 +134,34 @@ class ChangeDecoder:
         )
         self._changes = TextOutput()
         self._tables: TableCache = {}
-        self._run_counts = PayloadCounts()  # at the beginning of the run
-        self._run = RunStart(self._engine.state.position, self.skipped)
+        # Of the last run: its manifest and state, and what was counted until then.
+        self._last: Manifest | None = None
+        self._state = State()
+        self._saved_counts = PayloadCounts()
+        self._position, self._skipped = self._engine.state.position, self.skipped
+        self._types = options.get("types")
 
     @classmethod
     def load(cls, folder: str | Path, *, types: Mapping[str | int, str] | None = None, **options: Any) -> ChangeDecoder:
-        """Make a decoder that continues the run in a folder: one that `save`, the command line or Spark has written.
+        """Make a decoder that continues a data set, which `save`, the command line or Spark has written.
 
         Parameters
         ----------
         folder : path
-            The folder of the run, with `_manifest.json`.
+            The folder of the data set.
         types : mapping, optional
             As above. They take precedence over the types in the footers of the payload files so far.
         **options
-            Other options of `ChangeDecoder`, except `state` and `catalog`.
+            Other options of `ChangeDecoder`, except `state` and `catalog`. Those that change rows must be the same as
+            before.
 
         Raises
         ------
-        pgdecode.runs.errors.RunFault
-            If there is no complete run in the folder, or a file is missing, damaged or of another format.
+        pgdecode.datasets.errors.RunError
+            If an option has another value than in the last run.
+        pgdecode.datasets.errors.RunFault
+            If it is not the folder of a data set with a state of changes, or a file is missing, damaged or of another
+            format.
         pgdecode.storage.errors.PathError
             If the folder is a URI.
 
@@ -164,60 +172,76 @@ class ChangeDecoder:
         """
         wrong = sorted({"state", "catalog"} & set(options))
         if wrong:
-            raise TypeError(f"{wrong[0]} is part of the run that is continued")
+            raise TypeError(f"{wrong[0]} is part of the data set that is continued")
+        path = local_path(folder, "the folder of a data set")
+        target = LocalFolder(path)
+        last = target.manifests()[-1]
+        check_options(path, last, (), cls(types=types, **options)._in_manifest)
+        state = target.state(last)
+        if state.replication is None:
+            raise RunFault(f"{path}: has no state of changes: it was decoded to {', '.join(last.what)}")
+        known = {key: text for oid, name, text in state.user_types for key in (oid, name)}
+        decoder = cls(types={**known, **(types or {})} or None, **options)
         spill = options.get("spill")
-        stored = load_state(local_path(folder, "the folder of a run"), None if spill is None else Path(spill))
-        known = {key: text for oid, name, text in stored.source.user_types for key in (oid, name)}
-        return cls.resumed(stored, types={**known, **(types or {})} or None, **options)
-
-    @classmethod
-    def resumed(cls, stored: StoredState, *, catalog: RelationCatalog | None = None, **options: Any) -> ChangeDecoder:
-        """Make a decoder that continues a state that was loaded. The other options are those of `load`."""
-        decoder = cls(**options)
-        decoder._engine.begin(stored.state.copy(), catalog)
-        decoder._run = RunStart.after(stored)
+        decoder._engine.begin(replication_of(state, None if spill is None else Path(spill)), None)
+        decoder._last, decoder._state, decoder._types = last, state, types
+        decoder._position, decoder._skipped = decoder._engine.state.position, decoder.skipped
         return decoder
 
     def save(self, folder: str | Path) -> None:
-        """Write the state into the folder of a run, so that `load`, the command line or Spark can continue from here.
+        """Write the state into the folder of a data set, so that `load`, the command line or Spark can continue.
 
-        Call it when the output of the payloads so far is complete, best with the folder of the output. The manifest is
-        written last. If the process ends before, the folder has no run, and `save` can be called again.
+        Call it when the output of the payloads so far is complete, best with the folder of the output. If the process
+        ends before, `save` can be called again.
 
         Parameters
         ----------
         folder : path
-            It is made if it is missing. Its files stay.
+            The data set that `load` has read, or a folder without files. It is made if it is missing.
 
         Raises
         ------
         FileExistsError
-            If the folder has a run.
-        pgdecode.runs.errors.RunError
-            If another run has continued the one that this decoder has continued, or payloads between both are missing.
+            If the folder has files, but is not a data set.
+        pgdecode.datasets.errors.RunError
+            If the last run of the data set is not the one that this decoder continues, or if another process is writing
+            it now.
         pgdecode.storage.errors.PathError
             If the folder is a URI.
         """
-        folder = local_path(folder, "the folder of a run")
-        folder.mkdir(parents=True, exist_ok=True)
-        engine = self._engine
-        with engine.lock, self._run.claimed(folder):
-            if (folder / MANIFEST).exists():
-                raise FileExistsError(f"{folder} has the output of an earlier run; remove it, or load() from it")
-            shutil.rmtree(folder / STATE, ignore_errors=True)  # of a process that ended before the manifest
-            counts, before = engine.counts, self._run_counts
-            summary = Manifest(
+        path = local_path(folder, "the folder of a data set")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        engine, before = self._engine, self._saved_counts
+        with engine.lock, LocalFolder(path).begin((), self._in_manifest) as run:
+            if run.last is not None and (self._last is None or self._last.sha256 != run.last.sha256):
+                raise RunError(f"{path}: its last run is not the one that this decoder continues: load() it")
+            counts, replication = engine.counts, engine.saved_state
+            n_rows = counts.n_payloads - before.n_payloads
+            ends = counts.first_position, counts.last_position
+            files = [*self._state.files, *([InputFile("", 0, "", n_rows, *ends)] if n_rows else [])]
+            is_counted = counts.is_counted if n_rows else self._state.is_counted
+            manifest = Manifest(
                 "python",
-                (),
-                options_of(engine.options),
-                counted_input(Input(), counts, before),
+                () if run.last is None else run.last.what,
+                {**({} if run.last is None else run.last.options), **self._in_manifest},
+                Input(n_rows, *ends, is_counted),
                 bad_rows=dict(sorted((counts.bad_rows - before.bad_rows).items())),
+                skipped=self.skipped - self._skipped,
+                undecided=replication.n_undecided,
+                last_lsn=replication.last_lsn,
+                renames=renames_since(replication, engine.options.renames, self._position),
             )
-            source = self._run.source
-            written = self._run.commit(folder, summary, engine.saved_state, source)
-            self._run = RunStart(engine.state.position, self.skipped, (folder, written), source)
+            state = replace(self._state, files=files, is_counted=is_counted)
+            self._state = with_replication(state, replication, run.files.payload_path())
+            self._last = run.commit(manifest, self._state)
+            self._position, self._skipped = replication.position, self.skipped
             engine.counts = replace(counts, first_position=None, last_position=None)
-            self._run_counts = engine.counts.copy()
+            self._saved_counts = engine.counts.copy()
+
+    @property
+    def _in_manifest(self) -> dict[str, Any]:
+        """The options that change rows."""
+        return options_of(replace(self._engine.options, types=self._types))
 
     @property
     def state(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
 from pgdecode.changes.spill_files import buffered_in, spill_path, spilled_to
 from pgdecode.datasets import payload_ranges
 from pgdecode.datasets.state import State
+from pgdecode.relations.column_history import NO_RENAMES, Renames, rename_events
 from pgdecode.relations.version_tracker import BAD_PAYLOAD, INVALID
 from pgdecode.runs.digested_file import FileDigest
 from pgdecode.runs.errors import RunFault
@@ -282,3 +284,10 @@ def replication_of(state: State, spill: Path | None = None) -> ReplicationState:
     except (ValueError, LookupError, TypeError) as error:
         text = str(error) if isinstance(error, ValueError) else type(error).__name__
         raise RunFault(f"{state.folder}: the state is damaged: {text}") from None
+
+
+def renames_since(state: ReplicationState, stated: Renames | None, position: int = 0) -> list[dict[str, Any]]:
+    """List the columns that have been renamed from a position on, for a manifest. `stated` are those of the options."""
+    relations = state.relations
+    versions = [relations.versions[number] for number in sorted(relations.in_shape)]
+    return rename_events(versions, stated or NO_RENAMES, position)

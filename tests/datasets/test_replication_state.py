@@ -60,9 +60,9 @@ def test_undecided_payloads_are_stored_once_and_committed_by_a_later_run(
     for piece in pieces():
         with target.begin([], {}) as run:
             decoder = ChangeDecoder(spill=spill)
-            decoder._begin(replication_of(run.state, spill), None)
+            decoder._engine.begin(replication_of(run.state, spill), None)
             changes = decoder.decode(pa.array(piece, pa.binary()))
-            after = with_replication(run.state, decoder._state, run.files.payload_path())
+            after = with_replication(run.state, decoder._engine.state, run.files.payload_path())
             run.commit(Manifest("python", ()), after)
         stored.append({item.name for item in target.last().state[1:]})  # type: ignore[union-attr]
     assert [len(names) for names in stored] == [1, 2, 0]
