@@ -33,6 +33,7 @@ PACKAGES = [
     "pgdecode.changes",
     "pgdecode.partitions",
     "pgdecode.files",
+    "pgdecode.jobs",
     "pgdecode.capture",
     "pgdecode.cli",
     "spark_udfs.schema",

@@ -14,10 +14,6 @@ from pgdecode.changes.table_rows import TableBuilder, TableColumn
 _PLAIN = ("bool", "int2", "int4", "int8")
 
 
-class LayoutUnknown(Exception):
-    """The rows cannot be written before all versions of their tables are known."""
-
-
 class LayoutChange:
     """The conversion of a table's rows to the columns that it has with later versions.
 
@@ -26,24 +22,23 @@ class LayoutChange:
     before, after : TableBuilder
         Of the same table. `after` has all versions of `before`, and others.
 
-    Raises
-    ------
-    LayoutUnknown
-        Unless the converted rows are certain to be those that `after` makes. They are if columns are added, renamed or
-        widened, or integers and booleans become text. The value of another type does not determine its text.
+    Attributes
+    ----------
+    is_possible : bool
+        Whether the converted rows are certain to be those that `after` makes. Columns are added, renamed or widened, or
+        integers and booleans become text. If another type becomes text, the value does not determine its text.
     """
 
     def __init__(self, before: TableBuilder, after: TableBuilder) -> None:
         self._before, self._after = before, after
         self._last_names: dict[str, str] = {}
+        self.is_possible = set(before.versions) <= set(after.versions)
         self._has_other_types = False
-        if not set(before.versions) <= set(after.versions):
-            raise LayoutUnknown
-        for number in before.versions:
+        for number in before.versions if self.is_possible else ():
             self._add_version(number)
         if len(set(self._last_names.values())) < len(self._last_names):
             # A version may have both columns, or one column may have had both names.
-            raise LayoutUnknown
+            self.is_possible = False
         self._has_other_names = any(name != last for name, last in self._last_names.items())
 
     def _add_version(self, number: int) -> None:
@@ -52,22 +47,15 @@ class LayoutChange:
         decodings = zip(before.decodings_of(number), after.decodings_of(number), strict=True)
         for name, (own, last) in zip(names, decodings, strict=True):
             if self._last_names.setdefault(names[name], last_names[name]) != last_names[name]:
-                raise LayoutUnknown
+                self.is_possible = False
             if own != last:
                 self._has_other_types = True
-                if not (own.codec in _PLAIN and last.arrow == pa.string()):
-                    raise LayoutUnknown
+                self.is_possible &= own.codec in _PLAIN and last.arrow == pa.string()
 
-    def converted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert rows.
-
-        Raises
-        ------
-        LayoutUnknown
-            If an error in them may not be one with the later types, or has a former name.
-        """
+    def converted(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Convert rows; None if an error in them may not be one with the later types or has a former name."""
         if (self._has_other_types or self._has_other_names) and rows["_error"].null_count < len(rows):
-            raise LayoutUnknown
+            return None
         schema = self._after.schema
         former = {last: name for name, last in self._last_names.items()}
         columns = self._after.table.columns

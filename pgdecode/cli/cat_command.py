@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pgdecode.cli import parameters
 from pgdecode.cli.tables import What, print_table
 from pgdecode.cli.terminal import is_terminal, standard_output, table_console, warn
+from pgdecode.datasets.single_file import scratch_folder
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
@@ -29,7 +30,6 @@ from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import InStream, Mode, Unwrap, limits_with
-from pgdecode.runs.atomic_output import scratch_folder
 from pgdecode.storage.object_path import file_path
 
 KINDS = (*(message.kind for message in MESSAGES), "error")

@@ -10,7 +10,6 @@ import click
 COMMANDS = {
     "capture": ("capture_command", "capture"),
     "cat": ("cat_command", "cat"),
-    "clean": ("clean_command", "clean"),
     "decode": ("decode_command", "decode"),
     "demo": ("demo_command", "demo_command"),
     "inspect": ("inspect_command", "inspect"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +14,6 @@ import click
 from click.core import ParameterSource
 
 from pgdecode.cli import parameters
-from pgdecode.cli.object_output import write_changes, write_messages
 from pgdecode.cli.preview import first_lines, outputs
 from pgdecode.cli.report import size_text
 from pgdecode.cli.tables import What, print_table
@@ -30,69 +28,25 @@ from pgdecode.cli.terminal import (
     task_progress,
     warn,
 )
-from pgdecode.files.change_export import ChangeTotals
-from pgdecode.files.change_reader import FileChangeOptions
-from pgdecode.files.change_run import RunFolders, RunRequest, decode_changes
+from pgdecode.datasets.single_file import check_target
+from pgdecode.datasets.target import target_at
 from pgdecode.files.envelope_text import printable
-from pgdecode.files.file_metadata import accepted_gaps, notes_of
-from pgdecode.files.message_export import convert
-from pgdecode.files.ordered_files import OrderedFiles, ordered_files
-from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
-from pgdecode.files.payload_files import payload_files
-from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, bad_payload_writer, message_layout
-from pgdecode.payloads.workers import Workers, all_cores
-from pgdecode.protocol.limits import Limits
+from pgdecode.files.ordered_files import ordered_files
+from pgdecode.files.payload_file import BATCH_ROWS
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, message_layout
+from pgdecode.jobs.local_run import CHANGES, MESSAGES, Decoded, DecodeJob
+from pgdecode.jobs.local_run import decode as decode_here
+from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Format, InStream, Mode, NameClash, UnrepresentableValues, Unwrap, limits_with
-from pgdecode.rows.options import OF_TABLES
-from pgdecode.runs.atomic_output import check_target, staged
-from pgdecode.runs.manifest import read_manifest
-from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, real_path
+from pgdecode.protocol.options import Format, Mode, NameClash, UnrepresentableValues, Unwrap, limits_with
+from pgdecode.rows.options import OF_TABLES, Options
+from pgdecode.storage.object_path import FilePath, file_path, real_path
+from pgdecode.storage.object_store import found_object
 
 Engine = Literal["local", "spark"]
 # A folder may be called 2026.11.23, but not orders.parq.
 _UNKNOWN_ENDING = re.compile(r"\.[A-Za-z]\w*")
-_COMPLETE = "complete already, by an earlier call"
 ENVELOPE_NAMES = tuple(column.name for column in ENVELOPE)
-
-
-@dataclass(frozen=True)
-class SparkOptions:
-    """Which Spark to use. Without any, the one of spark-submit or a local one."""
-
-    master: str | None
-    remote: str | None
-    settings: Mapping[str, str]
-
-    @property
-    def is_given(self) -> bool:
-        """Whether there are any."""
-        return bool(self.master or self.remote or self.settings)
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of `decode` that messages and changes share."""
-
-    source: FilePath
-    target: FilePath
-    storage_options: dict[str, str]
-    engine: Engine
-    spark: SparkOptions
-    format: Format
-    payload: str
-    unwrap: Unwrap
-    mode: Mode
-    limits: Limits
-    batch_rows: int
-    overwrite: bool
-    workers: int
-
-    @property
-    def as_file(self) -> bool:
-        """Whether the target is a file and not a folder, according to its name."""
-        is_here = self.engine == "local" and isinstance(self.target, Path)
-        return is_here and self.target.suffix == f".{self.format}"
 
 
 def _settings(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -162,28 +116,16 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 @parameters.max_value_bytes
 @parameters.workers
 @click.option("--batch-rows", type=click.IntRange(min=1), metavar="N", help=f"Rows per batch. Default: {BATCH_ROWS}.")
-@click.option(
-    "--resume",
-    type=parameters.path,
-    metavar="FOLDER",
-    help="The output folder of the run before, whose input ended where this one begins. OUT is another folder.",
-)
-@click.option(
-    "--state",
-    type=parameters.path,
-    metavar="FOLDER",
-    help="A folder that keeps the state between runs, apart from the outputs. The first run makes it.",
-)
 @parameters.accept_gap
 @parameters.storage_options
 @click.option(
     "--bad",
     type=parameters.path,
     metavar="FILE",
-    help="Leave bad messages out, and write them to this Parquet file: file, row, position, payload and error. With "
+    help="Leave bad messages out, and add them to this Parquet file: file, row, position, payload and error. With "
     "--mode PERMISSIVE, OUT has their errors, too.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT when the new output is complete.")
+@click.option("--overwrite", is_flag=True, help="Begin anew: replace what earlier calls have written.")
 @click.option(
     "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of each output."
 )
@@ -214,8 +156,6 @@ def decode(
     max_value_bytes: int,
     workers: int | None,
     batch_rows: int | None,
-    resume: Path | None,
-    state: Path | None,
     accept_gap: bool,
     storage_options: dict[str, str],
     bad: Path | None,
@@ -226,134 +166,116 @@ def decode(
 ) -> None:
     """Decode IN, a Parquet file or a folder of them, to OUT.
 
-    Messages: OUT is a file if IN is a file and OUT ends in .parquet, .jsonl or .csv. Otherwise it is a folder with a
-    file for each input file, under the same name. With --engine spark it is always a folder. OUT appears only when it
-    is complete.
+    OUT is a folder that grows: the same call again decodes what has come to IN since, and adds it to OUT as new files.
+    IN may be a folder that grows, or a text file. Files that have been decoded may be deleted, and OUT's files moved
+    away; its folder _pgdecode must stay. Options that change rows must be those of the first call.
 
-    In JSON lines, each object has the fields of its message, as in "pgdecode cat". With --fields, it has all of these
-    fields, including null ones. In CSV, nested columns are JSON text. An empty string is "", and null is empty.
+    Messages: a file for each input file, under the same name. In JSON lines, each object has the fields of its message,
+    as in "pgdecode cat". With --fields, it has all of these fields, including null ones. In CSV, nested columns are
+    JSON text. An empty string is "", and null is empty.
 
     Changes and tables: IN is one sequence in slot order (see --position). OUT has the committed changes in the order in
-    which to apply them. OUT is a file if it ends in .parquet, .jsonl or .csv. Otherwise, and always with several
-    tables, it is a folder with the file "changes", or with a file for each table, named after it. All versions of a
-    table must be known before its first row is written. Versions after the beginning, and some errors, make it read the
-    files again, up to four times. Large transactions are kept in files beside OUT until they end. With --engine spark,
-    the rows have no order, and a file named above is a folder of files.
+    which to apply them, in the files "changes", or in files named after the table; several tables have a folder each.
+    Transactions without an outcome are kept for the next call. Large transactions are kept in files until they end.
+    With --engine spark, rows have no order.
 
-    Snapshots: IN and OUT are as for tables. OUT has the rows of a table after all changes, each with the position and
-    commit of its last change; _unknown lists the columns whose values are in no message. SCHEMA.TABLE is the last name
-    of the table. The rows are in memory.
+    Snapshots: OUT has the rows of a table after all changes, each with the position and commit of its last change;
+    _unknown lists the columns whose values are in no message. SCHEMA.TABLE is the last name of the table. The rows are
+    in memory. If something has come, they are made anew from all files.
 
-    Runs: OUT as a folder also has _manifest.json and _state, with all that the next run needs: "--resume OUT" continues
-    there with the messages that have come since. With --state FOLDER, the state is kept there, and OUT may be a file. A
-    call that was interrupted can be repeated.
+    OUT is a single file, without a state for the next call, if it ends in .parquet, .jsonl or .csv, and there is one
+    table or input file.
 
-    Object stores: IN and OUT may be s3://, gs://, az:// or abfss://. OUT is then a folder of files with unique names.
-    Its _manifest.json is written last and names them; it has no state.
+    Object stores: IN and OUT may be s3://, gs://, az:// or abfss://. Files have unique names, and the manifests in
+    _pgdecode name those that count.
     """
     source, target = file_path(source_location, storage_options), file_path(target_location, storage_options)
     context = click.get_current_context()
     if messages + changes + bool(tables) + bool(snapshots) > 1:
         raise click.UsageError("use only one of --messages, --changes, --table and --snapshot")
-    relations = tables or snapshots
-    if changes or relations:
-        parameters.refuse(context, parameters.OF_MESSAGES, "messages")
-    else:
-        parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
-        parameters.check_names("--fields", fields, ENVELOPE_NAMES)
-    if not relations:
-        parameters.refuse(context, OF_TABLES, "--table and --snapshot")
-    if unknown := [name for name in renames if name not in relations]:
+    what = tables or snapshots or ((CHANGES,) if changes else (MESSAGES,))
+    _check_options(context, what, engine, is_snapshot=bool(snapshots))
+    if unknown := [name for name in renames if name not in what]:
         raise click.UsageError(f"--rename {unknown[0]}: not a table of --table or --snapshot")
-    if snapshots:
-        parameters.refuse(context, ["include_uncommitted", "resume", "state"], "--changes and --table")
+    parameters.check_names("--fields", fields, ENVELOPE_NAMES)
+    # By default, Spark does not distinguish names by case.
+    collision = next((name for name in keep if name.lower() in ENVELOPE_NAMES), None)
+    if collision is not None:
+        raise click.UsageError(f"--keep {collision}: a decoded column has that name")
+    if bad is not None:
+        mode = _mode_with_bad(context, mode, bad, source, target)
+    chosen = _format(target, format)
+    catalog = of_changes.pop("catalog")
+    try:
+        options = Options(
+            mode=mode,
+            limits=limits_with(max_value_bytes),
+            unrepresentable=unrepresentable,
+            renames=renames or None,
+            name_clash=name_clash,
+            **{**of_changes, "types": of_changes["types"] or None},
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    is_file = engine == "local" and isinstance(target, Path) and target.suffix == f".{chosen}"
+    if is_file and what == (MESSAGES,):
+        is_file = source.is_file() if isinstance(source, Path) else found_object(source) is not None
+    job = DecodeJob(
+        source=source,
+        target=target_at(target, as_file=is_file and len(what) == 1),
+        what=what,
+        format=chosen,
+        payload=payload,
+        unwrap=unwrap,
+        position=position,
+        session=session,
+        options=options,
+        is_snapshot=bool(snapshots),
+        catalog=catalog,
+        keep=keep,
+        fields=fields or None,
+        in_stream=parameters.IN_STREAM[in_stream],
+        accept_gap=accept_gap,
+        overwrite=overwrite,
+        bad=bad,
+        batch_rows=batch_rows or BATCH_ROWS,
+        workers=workers or all_cores(),
+    )
+    started = time.monotonic()
+    with parameters.suggesting(
+        f"{'--mode DROPMALFORMED' if engine == 'spark' else '--bad FILE'} leaves bad messages out"
+    ):
+        if engine == "spark":
+            report = _decode_on_spark(job, storage_options, {"master": master, "remote": remote, "conf": conf})
+        else:
+            report = _report(job, decode_here(job, progress, warn), time.monotonic() - started)
+    click.echo(f"{printable(str(target))}: {report}", err=True)
+    if show and isinstance(target, Path):
+        as_tables = is_terminal() if as_json is None else not as_json
+        _show(job, target, show, as_tables=as_tables)
+
+
+def _check_options(context: click.Context, what: tuple[str, ...], engine: Engine, *, is_snapshot: bool) -> None:
+    """Refuse options that do not apply."""
+    of_messages, of_changes = what == (MESSAGES,), what == (CHANGES,)
+    if of_messages:
+        parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
+    else:
+        parameters.refuse(context, parameters.OF_MESSAGES, "messages")
+    if of_messages or of_changes:
+        parameters.refuse(context, OF_TABLES, "--table and --snapshot")
+    if is_snapshot:
+        parameters.refuse(context, ["include_uncommitted"], "--changes and --table")
     if engine == "spark":
         parameters.refuse(context, ["workers", "batch_rows", "bad"], "--engine local")
         parameters.refuse(context, ["snapshots"], "--engine local; on Spark, use spark_udfs.snapshot")
     else:
         parameters.refuse(context, ["master", "remote", "conf"], "--engine spark")
-    if master is not None and remote is not None:
+    if context.params["master"] is not None and context.params["remote"] is not None:
         raise click.UsageError("use only one of --master and --remote")
-    if resume is not None and state is not None:
-        raise click.UsageError("use only one of --resume and --state")
-    if resume is not None and of_changes["catalog"] is not None:
-        raise click.UsageError("--catalog is for the first run; with --resume, the state has the relations")
-    if isinstance(target, ObjectPath):
-        parameters.refuse(context, ["resume", "state", "show", "bad"], "local folders")
-    if bad is not None:
-        mode = _mode_with_bad(context, mode, bad, source, target, overwrite=overwrite)
-    chosen = _format(target, format)
-    spark = SparkOptions(master, remote, conf)
-    request = Request(
-        *(source, target, storage_options, engine, spark, chosen, payload, unwrap, mode),
-        limits_with(max_value_bytes),
-        *(batch_rows or BATCH_ROWS, overwrite, workers or all_cores()),
-    )
-    no_bad_file = engine == "spark" or isinstance(target, ObjectPath)
-    remedy = f"{'--mode DROPMALFORMED' if no_bad_file else '--bad FILE'} leaves bad messages out"
-    started = time.monotonic()
-    if changes or relations:
-        options = parameters.change_parameters(mode, of_changes, request.limits, unrepresentable, renames, name_clash)
-        files = ordered_files(source, payload, position, session, unwrap)
-        _report_gaps(files.files, accept_gap)
-        n_rows = files.n_rows
-        layout = TABLE_LAYOUT if relations else CHANGE_LAYOUT
-        if engine == "spark" and files.position is None:
-            raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
-        if engine == "spark":
-            done = _with_spark_changes(request, files, tables, options, resume, state)
-        else:
-            as_file = len(relations) < 2 and request.as_file
-            if resume is not None and as_file:
-                raise click.UsageError(
-                    f"--resume {resume}: {target.name} must be a folder, because the state for the next run is in it; "
-                    "with a file, keep the state by --state FOLDER"
-                )
-            folders = RunFolders(
-                source, target if isinstance(target, Path) else Path(), as_file, overwrite, resume, state
-            )
-            run = RunRequest(
-                *(files, folders, relations, chosen, options, request.batch_rows, request.workers, bad),
-                is_snapshot=bool(snapshots),
-            )
-            with parameters.suggesting(remedy):
-                done = _decode_changes(run, target)
-        written = _size(target)
-    else:
-        # By default, Spark does not distinguish names by case.
-        collision = next((name for name in keep if name.lower() in ENVELOPE_NAMES), None)
-        if collision is not None:
-            raise click.UsageError(f"--keep {collision}: a decoded column has that name")
-        layout = message_layout(keep, fields or None)
-        found = payload_files(source, payload, keep, unwrap)
-        _report_gaps(found, accept_gap)
-        n_rows = sum(file.n_rows for file in found)
-        with parameters.suggesting(remedy):
-            done = _decode_messages(request, found, keep, fields, parameters.IN_STREAM[in_stream], bad)
-        written = _size(target)
-    read, counts = done
-    seconds = time.monotonic() - started
-    click.echo(
-        f"{printable(str(target))}: {counted(n_rows, 'row')}{read} in {seconds:.2f} s, {counts}; "
-        f"{size_text(written)} written",
-        err=True,
-    )
-    if show and isinstance(target, Path):
-        what: What = "table" if relations else "changes" if changes else "messages"
-        as_tables = is_terminal() if as_json is None else not as_json
-        _show(target, show, chosen, layout, relations, what if as_tables else None)
 
 
-def _report_gaps(files: Sequence[PayloadFile], accept_gap: bool) -> None:
-    """Refuse gaps that are not accepted, and warn of the others, and of folders that begin within a used slot."""
-    accepted_gaps(files, accept_gap=accept_gap)
-    for note in notes_of(files):
-        warn(note)
-
-
-def _mode_with_bad(
-    context: click.Context, mode: Mode, bad: Path, source: FilePath, target: FilePath, *, overwrite: bool
-) -> Mode:
+def _mode_with_bad(context: click.Context, mode: Mode, bad: Path, source: FilePath, target: FilePath) -> Mode:
     """Check --bad, and return the mode that it implies."""
     if mode == "FAILFAST" and context.get_parameter_source("mode") is not ParameterSource.DEFAULT:
         raise click.UsageError("--bad is not for --mode FAILFAST, which stops at the first bad message")
@@ -362,129 +284,45 @@ def _mode_with_bad(
     place = real_path(bad)
     if isinstance(target, Path) and (place == real_path(target) or real_path(target) in place.parents):
         raise click.UsageError(f"--bad {bad}: must not be OUT or in OUT")
-    check_target(bad, source if isinstance(source, Path) else None, overwrite=overwrite)
+    check_target(bad, source if isinstance(source, Path) else None, overwrite=True)
     return "DROPMALFORMED" if mode == "FAILFAST" else mode
 
 
-def _decode_messages(
-    request: Request,
-    files: Sequence[PayloadFile],
-    keep: tuple[str, ...],
-    fields: tuple[str, ...],
-    in_stream: InStream | bool,
-    bad: Path | None = None,
-) -> tuple[str, str]:
-    """Decode messages with the chosen engine. Return the texts for the report: input and output."""
-    if request.engine == "spark":
-        decoded = _with_spark(request, keep=keep, fields=fields or None, in_stream=in_stream)
-        return "", _bad_by_class(decoded.bad_rows, request.mode)
-    target, source = request.target, request.source
-    chosen: dict[str, Any] = {
-        "format": request.format,
-        "fields": fields or None,
-        "in_stream": in_stream,
-        "mode": request.mode,
-        "limits": request.limits,
-        "batch_rows": request.batch_rows,
-    }
-    n_rows = sum(file.n_rows for file in files)
-    with Workers(request.workers, caller_works=False) as workers, progress(n_rows) as on_rows:
-        chosen["workers"] = workers
-        if isinstance(target, ObjectPath):
-            totals = write_messages(files, source, target, overwrite=request.overwrite, on_rows=on_rows, **chosen)
-        else:
-            local = source if isinstance(source, Path) else None
-            check_target(target, local, overwrite=request.overwrite)
-            as_file = request.as_file and [file.path for file in files] == [source]
-            with ExitStack() as stack:
-                hidden = stack.enter_context(staged(target))
-                if bad is not None:
-                    chosen["on_bad"] = stack.enter_context(bad_payload_writer(stack.enter_context(staged(bad))))
-                totals = convert(files, source, hidden, as_file=as_file, on_rows=on_rows, **chosen)
-    n_bad = sum(totals.bad_rows.values())
-    return f" ({size_text(totals.payload_bytes)} of messages)", _bad(n_bad, request.mode)
+def _report(job: DecodeJob, done: Decoded, seconds: float) -> str:
+    """Describe what a call has read and written."""
+    manifest = done.manifest
+    if manifest is None:
+        return "nothing new"
+    mode, of_changes = job.options.mode, job.what != (MESSAGES,)
+    counts = _bad(manifest.bad_rows, mode, by_class=of_changes)
+    if of_changes:
+        what = f"{counted(manifest.rows, 'row')} at the end" if job.is_snapshot else counted(manifest.rows, "change")
+        keeps = job.target.has_log and not job.is_snapshot
+        counts = f"{what}, {counts}{_without_rows(job, manifest.skipped, manifest.undecided, keeps=keeps)}"
+    if done.repeated:
+        counts += f", {counted(done.repeated, 'transaction')} sent again or out of order"
+        counts += " left out" if job.options.drop_duplicates else ""
+    if done.empty_payloads:
+        counts += f", {counted(done.empty_payloads, 'empty payload')} ignored"
+    if done.text_columns:
+        columns = counted(done.text_columns, "column")
+        counts += f", {columns} as text, because types were altered ({', '.join(done.altered_types)})"
+    written = size_text(sum(file.bytes for file in manifest.files))
+    read = f"{counted(manifest.input.rows, 'row')} ({size_text(done.payload_bytes)} of messages)"
+    return f"{read} in {seconds:.2f} s, {counts}; {written} written"
 
 
-def _decode_changes(run: RunRequest, target: FilePath) -> tuple[str, str]:
-    """Decode changes, tables or snapshots here. Return the texts for the report, as `_decode_messages` does."""
-    with progress(run.files.n_rows) as on_rows:
-        totals = _changes_at(run, target, on_rows)
-    if totals is None:
-        return "", _COMPLETE
-    is_file = run.folders.as_file and run.folders.state is None
-    kept = "left out" if isinstance(target, ObjectPath) or is_file else "kept for the next run"
-    left = _without_rows(totals.skipped, totals.undecided, run.options, kept)
-    if totals.repeated:
-        left += f", {counted(totals.repeated, 'transaction')} sent again or out of order"
-        left += " left out" if run.options.change_options.drop_duplicates else ""
-    if totals.empty_payloads:
-        left += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
-    if totals.text_columns:
-        columns = counted(totals.text_columns, "column")
-        left += f", {columns} as text, because types were altered ({', '.join(totals.altered_types)})"
-    mode = run.options.change_options.mode
-    what = f"{counted(totals.changes, 'row')} at the end" if run.is_snapshot else counted(totals.changes, "change")
-    made = f"{what}, {_bad_by_class(totals.bad_rows, mode)}{left}"
-    return f" ({size_text(totals.payload_bytes)} of messages)", made
-
-
-def _changes_at(run: RunRequest, target: FilePath, on_rows: Callable[[int], None]) -> ChangeTotals | None:
-    return write_changes(run, target, on_rows) if isinstance(target, ObjectPath) else decode_changes(run, on_rows)
-
-
-def _with_spark_changes(
-    request: Request,
-    files: OrderedFiles,
-    tables: tuple[str, ...],
-    options: FileChangeOptions,
-    resume: Path | None,
-    state: Path | None,
-) -> tuple[str, str]:
-    """Decode changes or tables on Spark. Return the texts for the report, as `_decode_messages` does."""
-    decoded = _with_spark(
-        request,
-        what=_what(request, tables),
-        position=files.position,
-        session=files.session,
-        start=options.change_options.start,
-        empty=options.change_options.empty,
-        include_uncommitted=options.change_options.include_uncommitted,
-        drop_duplicates=options.change_options.drop_duplicates,
-        resume=resume,
-        state=state,
-        catalog=options.catalog,
-        types=options.value_options.types,
-        renames=options.value_options.renames,
-        unrepresentable=options.value_options.unrepresentable,
-        name_clash=options.value_options.name_clash,
-        encoding=options.value_options.encoding,
-        datestyle=options.value_options.datestyle,
-    )
-    if decoded.was_complete:
-        return "", _COMPLETE
-    left = _without_rows(decoded.skipped, decoded.undecided, options, "kept for the next run")
-    return "", f"{counted(decoded.rows, 'change')}, {_bad_by_class(decoded.bad_rows, request.mode)}{left}"
-
-
-def _without_rows(skipped: int, undecided: int, options: FileChangeOptions, kept: str = "left out") -> str:
+def _without_rows(job: DecodeJob, skipped: int, undecided: int, *, keeps: bool) -> str:
     """Describe how many transactions have no beginning or no outcome."""
     text = f", {counted(skipped, 'transaction')} without a beginning left out" if skipped else ""
     if undecided:
-        verb = "included" if options.change_options.include_uncommitted else kept
+        verb = "included" if job.options.include_uncommitted else "kept for the next call" if keeps else "left out"
         text += f", {counted(undecided, 'transaction')} without an outcome {verb}"
     return text
 
 
-def _what(request: Request, tables: tuple[str, ...]) -> str | tuple[str, ...]:
-    """Say what Spark is to write: one output if OUT is named as a file, else a folder for each table."""
-    if not tables:
-        return "changes"
-    is_one = len(tables) == 1 and request.target.suffix == f".{request.format}"
-    return tables[0] if is_one else tables
-
-
-def _with_spark(request: Request, **options: Any) -> Any:
-    """Run the job on Spark, and return its `RunResult`."""
+def _decode_on_spark(job: DecodeJob, storage_options: dict[str, str], spark: Mapping[str, Any]) -> str:
+    """Run the job on Spark, and describe what it has read and written."""
     try:
         from spark_udfs import decode_files
         from spark_udfs.runtime.java import JavaNotFound
@@ -493,30 +331,52 @@ def _with_spark(request: Request, **options: Any) -> Any:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
+    options = job.options
+    given: dict[str, Any] = {}
+    what: str | tuple[str, ...] = job.what[0]
+    files = ordered_files(job.source, job.payload, job.position, job.session, job.unwrap)
+    if what == MESSAGES:
+        given = {"keep": job.keep, "fields": job.fields, "in_stream": job.in_stream}
+    else:
+        if files.position is None:
+            raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
+        names = ("start", "empty", "include_uncommitted", "drop_duplicates", "types", "renames", "unrepresentable")
+        given = {name: getattr(options, name) for name in (*names, "name_clash", "encoding", "datestyle")}
+        given |= {"position": files.position, "session": files.session, "catalog": job.catalog}
+        # Several tables, or OUT as a folder, have a folder for each table.
+        if what != CHANGES and (len(job.what) > 1 or job.target.path.suffix != f".{job.format}"):
+            what = job.what
+    started = time.monotonic()
     try:
         with (
             task_progress() as on_tasks,
-            nullcontext(None) if not request.spark.is_given else _session(request.spark) as session,
+            _session(**spark) if any(spark.values()) else nullcontext(None) as session,
             nullcontext() if on_tasks is None else watched(session, on_tasks),
             plain_warnings(),
         ):
-            return decode_files(
+            done = decode_files(
                 session,
-                _location(request.source),
-                _location(request.target),
-                storage_options=request.storage_options,
-                payload=request.payload,
-                unwrap=request.unwrap,
-                # Gaps that are not accepted have been refused.
-                accept_gap=True,
-                mode=request.mode,
-                max_value_bytes=request.limits.max_value_bytes,
-                format=request.format,
-                overwrite=request.overwrite,
-                **options,
+                _location(job.source),
+                _location(job.target.path),
+                what=what,
+                storage_options=storage_options,
+                payload=job.payload,
+                unwrap=job.unwrap,
+                accept_gap=job.accept_gap,
+                mode=options.mode,
+                max_value_bytes=options.limits.max_value_bytes,
+                format=job.format,
+                overwrite=job.overwrite,
+                **given,
             )
     except JavaNotFound as error:
         raise click.UsageError(str(error)) from error
+    counts = _bad(done.bad_rows, options.mode)
+    if job.what != (MESSAGES,):
+        counts = f"{counted(done.rows, 'change')}, {counts}"
+        counts += _without_rows(job, done.skipped, done.undecided, keeps=True)
+    written = size_text(_size(job.target.path))
+    return f"{counted(files.n_rows, 'row')} in {time.monotonic() - started:.2f} s, {counts}; {written} written"
 
 
 def _location(path: FilePath) -> Path | str:
@@ -524,7 +384,7 @@ def _location(path: FilePath) -> Path | str:
 
 
 @contextmanager
-def _session(options: SparkOptions) -> Iterator[Any]:
+def _session(master: str | None, remote: str | None, conf: Mapping[str, str]) -> Iterator[Any]:
     """Open a session, and check its executors if they are not in this process."""
     from spark_udfs.runtime.executors import ExecutorError, check_executors
     from spark_udfs.runtime.jvm import SPARK_ERRORS
@@ -532,18 +392,18 @@ def _session(options: SparkOptions) -> Iterator[Any]:
 
     with ExitStack() as stack:
         try:
-            if options.remote is not None:
-                session = stack.enter_context(remote_session(options.remote, options.settings))
+            if remote is not None:
+                session = stack.enter_context(remote_session(remote, conf))
             else:
-                session = stack.enter_context(local_session(options.master, options.settings))
-            if options.remote is not None or not (options.master or "local").startswith("local"):
+                session = stack.enter_context(local_session(master, conf))
+            if remote is not None or not (master or "local").startswith("local"):
                 check_executors(session)
         except ExecutorError as error:
             raise click.UsageError(str(error)) from error
         except ImportError as error:
             raise click.UsageError(f"--remote needs: pip install 'pgdecode[connect]' ({error})") from error
         except SPARK_ERRORS as error:
-            where = f"--remote {options.remote}" if options.remote else f"--master {options.master}"
+            where = f"--remote {remote}" if remote else f"--master {master}"
             raise click.UsageError(f"{where}: {str(error).strip().splitlines()[0]}") from error
         yield session
 
@@ -560,38 +420,39 @@ def _format(target: FilePath, format: Format | None) -> Format:
 
 
 def _size(path: FilePath) -> int:
-    """Return the size of a file, or of all files in a folder, in bytes."""
-    if isinstance(path, ObjectPath):
+    """Return the size of all files in a folder, in bytes."""
+    if not isinstance(path, Path):
+        from pgdecode.runs.manifest import read_manifest
+
         return sum(file.bytes for file in read_manifest(path).files)
-    return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
+    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
 
 
-def _bad(n_rows: int, mode: str) -> str:
+def _bad(bad_rows: Mapping[str, int], mode: str, *, by_class: bool = True) -> str:
+    n_rows = sum(bad_rows.values())
     if n_rows == 0:
         return "no bad rows"
-    return f"{counted(n_rows, 'bad row')} {'left out' if mode == 'DROPMALFORMED' else 'with an error'}"
+    text = f"{counted(n_rows, 'bad row')} {'left out' if mode == 'DROPMALFORMED' else 'with an error'}"
+    classes = ", ".join(f"{rows:,} {code}" for code, rows in sorted(bad_rows.items()))
+    return f"{text} ({classes})" if by_class else text
 
 
-def _bad_by_class(bad_rows: Mapping[str, int], mode: str) -> str:
-    text = _bad(sum(bad_rows.values()), mode)
-    classes = ", ".join(f"{n_rows:,} {code}" for code, n_rows in sorted(bad_rows.items()))
-    return f"{text} ({classes})" if bad_rows else text
-
-
-def _show(
-    target: Path, n_rows: int, format: Format, layout: Layout, tables: tuple[str, ...], what: What | None
-) -> None:
+def _show(job: DecodeJob, target: Path, n_rows: int, *, as_tables: bool) -> None:
     """Print the first rows of each output: as a table of what they are, or as lines. CSV stays CSV."""
-    found = outputs(target, tables, format)
+    tables = () if job.what[0] in (MESSAGES, CHANGES) else job.what
+    what: What = "table" if tables else "changes" if job.what == (CHANGES,) else "messages"
+    layouts = {"table": TABLE_LAYOUT, "changes": CHANGE_LAYOUT, "messages": message_layout(job.keep, job.fields)}
+    lines = layouts[what].lines
+    found = outputs(target, tables, job.format)
     with standard_output() as write:
-        if what is None or format == "csv":
+        if not as_tables or job.format == "csv":
             for files in found.values():
-                for line in first_lines(files, n_rows, format, layout.lines):
+                for line in first_lines(files, n_rows, job.format, lines):
                     write(fitting(line) + "\n")
             return
         console = table_console()
         for name, files in found.items():
-            rows = [json.loads(line) for line in first_lines(files, n_rows, format, layout.lines)]
+            rows = [json.loads(line) for line in first_lines(files, n_rows, job.format, lines)]
             heading = f"{name}: {'all rows' if len(rows) < n_rows else f'first {n_rows} rows'}"
             with console.capture() as captured:
                 print_table(console, what, rows, heading)

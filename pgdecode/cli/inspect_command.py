@@ -1,4 +1,4 @@
-"""The command `inspect`: describes payload files, or the state that a run has left."""
+"""The command `inspect`: describes payload files, or the state of a data set."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pgdecode.cli.main import in_shell
 from pgdecode.cli.report import report_text
 from pgdecode.cli.state_report import state_figures, state_text
 from pgdecode.cli.terminal import counted, progress, standard_output
+from pgdecode.datasets.single_file import staged
 from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.file_metadata import gaps_of, notes_of
@@ -24,7 +25,6 @@ from pgdecode.files.transaction_statistics import ControlMessages, TransactionSt
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.options import Unwrap, limits_with
-from pgdecode.runs.atomic_output import staged
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import file_path
 
@@ -39,8 +39,8 @@ _INDENTED = 100
     "--catalog",
     "of_state",
     is_flag=True,
-    help="PATH is an output folder of 'decode' or a folder of 'decode --state'. Describe the state in it: the "
-    "relations, and the transactions without an outcome.",
+    help="PATH is an output folder of 'decode'. Describe the state in it: the relations, and the transactions without "
+    "an outcome.",
 )
 @parameters.payload
 @parameters.unwrap
@@ -78,10 +78,8 @@ def inspect(
     """
     path = file_path(location, storage_options)
     if of_state:
-        if not isinstance(path, Path):
-            raise click.UsageError(f"--catalog is for local folders; {path} is in an object store")
-        if path.is_file():
-            raise click.UsageError(f"--catalog is for the folder of a run or of --state; {path} is a file")
+        if isinstance(path, Path) and path.is_file():
+            raise click.UsageError(f"--catalog is for an output folder of decode; {path} is a file")
         of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "max_value_bytes", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         found_state = state_figures(path)

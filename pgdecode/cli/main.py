@@ -36,13 +36,15 @@ _EXTRAS = {
 }
 _TYPE = re.compile(r'types=\{"?([^{}]+?)"?: "([^"]+)"\}')
 _OPTIONS = {
-    "pass state= of the previous decoder": "continue the run before by --state or --resume",
+    "pass state= of the previous decoder": "decode to the same OUT as the messages before",
     "(session=, reconnected())": "(--session COLUMN)",
     "call reconnected()": "name the column of the connection by --session",
     "choose with unrepresentable=": "choose with --unrepresentable null, clamp or text",
 }
 _FLAGS = {name: f"--{item.flag or name}".replace("_", "-") for name, item in declared_options(Options).items()}
-_FLAGS |= {name: f"--{name}".replace("_", "-") for name in ("catalog", "accept_gap", "unwrap", "in_stream")}
+_FLAGS |= {
+    name: f"--{name}".replace("_", "-") for name in ("catalog", "accept_gap", "unwrap", "in_stream", "overwrite")
+}
 _PARAMETER = re.compile(rf'\b({"|".join(_FLAGS)})=(?:True|"(\w+)")?')
 
 

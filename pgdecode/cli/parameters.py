@@ -318,8 +318,8 @@ _changes: tuple[Callable[[Any], Any], ...] = (
         metavar="FILE",
         callback=_catalog,
         help="Relations that the messages do not describe, because they begin in the middle of a session: a file from "
-        "RelationCatalog.to_json or 'pgdecode inspect --write-catalog'. With --state, it is for the first messages: "
-        "after them, the state has the relations, and the file is ignored.",
+        "RelationCatalog.to_json or 'pgdecode inspect --write-catalog'. It is for the first messages: later calls have "
+        "the relations, and ignore the file.",
     ),
     *map(_declared, ("types", "encoding", "datestyle")),
 )
@@ -340,7 +340,7 @@ accept_gap = click.option(
 
 # Names of the parameters that apply only to changes and tables, and only to messages.
 OF_CHANGES = (
-    *("position", "session", "catalog", "resume", "state"),
+    *("position", "session", "catalog"),
     *(name for name in DECLARED if name not in ("mode", *OF_TABLES)),
 )
 OF_MESSAGES = ("in_stream", "keep", "fields")
@@ -351,7 +351,6 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
     "Messages": OF_MESSAGES,
     "Changes and tables": (*(name for name in DECLARED if name != "mode"), "catalog"),
-    "Runs that continue each other": ("resume", "state"),
     "Bad messages": ("mode", "bad", "max_value_bytes"),
     "Engine": ("engine", "workers", "batch_rows", "master", "remote", "conf"),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.datasets.target import LocalFolder
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.payload_files import is_hidden
 
@@ -22,7 +23,7 @@ def outputs(target: Path, tables: Sequence[str], format: str) -> dict[str, list[
     Parameters
     ----------
     target : Path
-        A file or folder.
+        A file, or the folder of a data set.
     tables : sequence of str
         The decoded tables; none for messages and for changes.
     format : {"parquet", "jsonl", "csv"}
@@ -30,22 +31,23 @@ def outputs(target: Path, tables: Sequence[str], format: str) -> dict[str, list[
     Returns
     -------
     dict
-        Files in the order of their names, by the name of the table or of OUT.
+        Files in the order in which they were written, by the name of the table or of OUT.
     """
-    found = {name: _files(target, table_file_name(name), format) for name in tables}
-    if any(found.values()):
-        return found
-    name = tables[0] if tables else target.name
+    files = _files(target, format)
+    if len(tables) > 1:
+        return {name: [file for file in files if file.parent.name == table_file_name(name)] for name in tables}
+    return {tables[0] if tables else target.name: files}
+
+
+def _files(target: Path, format: str) -> list[Path]:
     if target.is_file():
-        return {name: [target]}
-    # The state of the run has Parquet files too.
+        return [target]
+    folder = LocalFolder(target)
+    if folder.numbers():
+        names = [file.name for manifest in folder.manifests() for file in manifest.files]
+        return [target / name for name in names if (target / name).exists()]
     below = (path for path in target.rglob(f"*.{format}") if not any(map(is_hidden, path.relative_to(target).parts)))
-    return {name: sorted(below)}
-
-
-def _files(target: Path, name: str, format: str) -> list[Path]:
-    file = target / f"{name}.{format}"
-    return [file] if file.is_file() else sorted((target / name).rglob(f"*.{format}"))
+    return sorted(below)
 
 
 def first_lines(

@@ -1,47 +1,41 @@
-"""Describes the state that a run has left, for `pgdecode inspect --catalog`."""
+"""Describes the state of a data set, for `pgdecode inspect --catalog`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 
-from pgdecode.changes.stored_state import load_state
+from pgdecode.changes.stored_state import replication_of
 from pgdecode.cli.report import plain_table, printed, safe_text
+from pgdecode.datasets.target import target_at
 from pgdecode.files.envelope_text import printable
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.relations.relation_json import version_to_json
 from pgdecode.relations.relation_version import BEFORE
 from pgdecode.relations.table_names import qualified_name
-from pgdecode.runs.generations import current_folder
-from pgdecode.runs.state_files import read_state
+from pgdecode.storage.object_path import FilePath
 
 
-def state_figures(path: Path) -> dict[str, Any]:
-    """Collect the figures of a state as JSON values.
-
-    Parameters
-    ----------
-    path : Path
-        The folder of a run, or a state folder.
+def state_figures(path: FilePath) -> dict[str, Any]:
+    """Collect the figures of the state of a data set as JSON values.
 
     Raises
     ------
     RunFault
-        If it has no complete run, or is damaged.
+        If it is not a data set, or is damaged.
     """
-    folder = current_folder(path) or path
-    stored = load_state(folder)
-    manifest, state = stored.manifest, stored.state
-    ranges = read_state(folder, manifest).ranges
+    target = target_at(path)
+    *_, manifest = target.manifests()
+    stored = target.state(manifest)
+    state, files = replication_of(stored), len(stored.files)
     undecided = [
         {
             "xid": item.xid,
             "gid": item.gid,
             "begin_position": item.begin_position,
-            "changes": sum(place.rows for place in ranges[item.begin_position]),
+            "changes": sum(payloads.rows for payloads in stored.payloads.get(item.begin_position, ())),
         }
         for item in state.undecided
     ]
@@ -49,6 +43,8 @@ def state_figures(path: Path) -> dict[str, Any]:
         "path": printable(str(path)),
         "engine": manifest.engine,
         "what": list(manifest.what),
+        "runs": manifest.number,
+        "input_files": files,
         "next_position": state.position,
         "last_lsn": None if state.last_lsn < 0 else lsn_to_text(state.last_lsn),
         "undecided": undecided,
@@ -65,7 +61,7 @@ def _parts(figures: dict[str, Any]) -> Iterator[Any]:
     what = f" of {', '.join(figures['what'])}" if figures["what"] else ""
     yield Group(
         safe_text(figures["path"], "bold"),
-        safe_text(f"run{what} by the engine {figures['engine']}"),
+        safe_text(f"run {figures['runs']:,}{what} by the engine {figures['engine']}"),
         safe_text(f"next position {figures['next_position']}, last commit {figures['last_lsn'] or 'none'}"),
     )
     undecided = plain_table("undecided transaction", "gid", "#began at", "#changes")

@@ -14,7 +14,7 @@ from typing import Any
 from pgdecode.datasets.errors import RunFault
 from pgdecode.storage.object_files import written_object
 from pgdecode.storage.object_path import FilePath, ObjectPath
-from pgdecode.storage.object_store import found_object
+from pgdecode.storage.object_store import delete_objects, found_object
 
 _BLOCK = 1 << 20
 
@@ -73,13 +73,22 @@ class NewFile(io.BufferedWriter):
         self._digested = raw
         self.path = path
 
+    @property
+    def name(self) -> str:
+        """The path or URI."""
+        return str(self.path)
+
     def close(self) -> None:
         """Complete the file."""
         if self.closed:
             return
-        self.flush()
-        if isinstance(self.path, Path):
-            os.fsync(self.fileno())
+        try:
+            self.flush()
+            if isinstance(self.path, Path):
+                os.fsync(self.fileno())
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         super().close()
         self._end.close()
 
@@ -92,8 +101,18 @@ class NewFile(io.BufferedWriter):
         # What is buffered is not written any more.
         self._digested.close()
         self._end.__exit__(kind, error, trace)
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the file."""
         if isinstance(self.path, Path):
+            self._digested.close()
             self.path.unlink(missing_ok=True)
+        elif self._digested.closed:
+            delete_objects([self.path])
+        else:
+            self.close()
+            delete_objects([self.path])
 
     def digested(self, name: str, n_rows: int) -> FileDigest:
         """Describe the file, once it is complete."""

@@ -68,11 +68,13 @@ def select_by_position(files: Sequence[InputFile], state: State, last: int) -> S
     found = Selection([], [])
     for item in files:
         known = by_path.get(item.path)
-        if item.first is None or item.last is None or decoded.has(item):
+        if known is not None and item.rows < known.rows and not (item.first is not None and item.first > last):
+            raise changed(item.path)
+        if not item.rows or decoded.has(item):
             found.same.append(item)
-        elif item.first > last:
-            found.new.append((item, 0))
-        elif known is not None and item.first == known.first and item.rows > known.rows and item.last > last:
+        elif item.first is None or item.first > last or last < 0:
+            found.new.append((item, 0))  # without positions, reading it is an error that names the row
+        elif known is not None and item.first == known.first and item.rows > known.rows and (item.last or 0) > last:
             found.new.append((item, known.rows))
         else:
             what = "came too late" if known is None else "was changed after it was decoded"
@@ -100,12 +102,18 @@ def select_by_name(files: Sequence[InputFile], state: State, *, is_ordered: bool
         If a file comes before the last decoded one, or has less rows than when it was decoded.
     """
     by_path = {item.path: item for item in state.files}
-    last = max(map(_order, by_path), default=None) if is_ordered else None
+    # Payloads that were not decoded from files have no name.
+    named = [path for path, item in by_path.items() if item.version]
+    last = max(map(_order, named), default=None) if is_ordered else None
+    decoded = _Decoded(state.files)
     found = Selection([], [])
     for item in files:
         known = by_path.get(item.path)
-        if not item.rows and known is None:
+        if known is None and (decoded.has(item) or (is_ordered and not item.rows)):
             found.same.append(item)
+            continue
+        if known is not None and item.first is not None and known.last is not None and item.first > known.last:
+            found.new.append((item, 0))
             continue
         if known is not None and item.rows < known.rows:
             raise changed(item.path)
@@ -123,7 +131,7 @@ def select_by_name(files: Sequence[InputFile], state: State, *, is_ordered: bool
 
 
 def check_fingerprints(selection: Selection, state: State, fingerprint: Callable[[InputFile, int], str | None]) -> None:
-    """Check that the rows that have been decoded are still in files that the state has by the same path.
+    """Check that files whose rows have been decoded, or some of them, have these rows.
 
     Parameters
     ----------
@@ -135,15 +143,24 @@ def check_fingerprints(selection: Selection, state: State, fingerprint: Callable
     Raises
     ------
     RunError
-        If they are not.
+        If they do not.
     """
     known = {item.path: item for item in state.files}
-    for item in [*selection.same, *(item for item, n_rows in selection.new if n_rows)]:
+    by_position = {item.last: item.fingerprint for item in state.files if item.last is not None}
+    decoded = [(item, item.rows) for item in selection.same] + [item for item in selection.new if item[1]]
+    for item, n_rows in decoded:
         before = known.get(item.path)
-        if before is None or before.fingerprint is None or not before.rows or item.rows < before.rows:
+        expected = None if before is None or before.rows != n_rows else before.fingerprint
+        if expected is None and item.rows == n_rows:
+            expected = by_position.get(-1 if item.last is None else item.last)
+        if expected is None or not n_rows or fingerprint(item, n_rows - 1) == expected:
             continue
-        if fingerprint(item, before.rows - 1) != before.fingerprint:
+        if before is not None:
             raise changed(item.path)
+        raise RunError(
+            f"{item.path}: came too late: it has the positions {item.first} to {item.last} of other rows, which have "
+            f"been decoded{_AGAIN}"
+        )
 
 
 def changed(path: str) -> RunError:
@@ -217,34 +234,30 @@ def recorded(selection: Selection, state: State) -> list[InputFile]:
 class _Decoded:
     """The ranges of positions that have been decoded."""
 
-    def __init__(self, files: Iterable[InputFile]) -> None:
+    def __init__(self, files: Sequence[InputFile]) -> None:
         found = {
             (item.first, item.last, item.rows) for item in files if item.first is not None and item.last is not None
         }
         self._ranges = sorted(found)
         self._firsts = [first for first, _, _ in self._ranges]
         self._exact = found
-        # Joined ranges without gaps.
-        self._dense: list[tuple[int, int]] = []
-        for first, last, rows in self._ranges:
-            if last - first + 1 != rows:
-                continue
-            if self._dense and first <= self._dense[-1][1] + 1:
-                self._dense[-1] = self._dense[-1][0], max(last, self._dense[-1][1])
-            else:
-                self._dense.append((first, last))
+        # Without gaps, and not known file by file: what Python has decoded.
+        self._dense = [(item.first, item.last) for item in files if item.fingerprint is None and _is_dense(item)]
 
     def has(self, item: InputFile) -> bool:
-        """Whether all rows of a file were decoded: as one file, as several, or as a part of files without gaps."""
-        assert item.first is not None
-        assert item.last is not None
+        """Whether the rows of a file were decoded, by their positions: as one file, as several, or as a part."""
+        if item.first is None or item.last is None:
+            return False
         if (item.first, item.last, item.rows) in self._exact:
             return True
         inside = self._ranges[bisect_left(self._firsts, item.first) : bisect_right(self._firsts, item.last)]
         rows = sum(n_rows for _, _, n_rows in inside)
         if inside and rows == item.rows and (inside[0][0], inside[-1][1]) == (item.first, item.last):
             return all(before[1] < after[0] for before, after in pairwise(inside))
-        return _is_dense(item) and any(first <= item.first and item.last <= last for first, last in self._dense)
+        return _is_dense(item) and any(
+            first is not None and last is not None and first <= item.first and item.last <= last
+            for first, last in self._dense
+        )
 
 
 def _is_dense(item: InputFile) -> bool:

@@ -166,7 +166,12 @@ def parse_manifest(content: bytes, path: object) -> Manifest:
             )
         lsn = plain.pop("last_lsn", None)
         last_lsn = -1 if lsn is None else lsn_from_text(lsn)
-        return record_from_json(Manifest, plain, last_lsn=last_lsn, sha256=hashlib.sha256(content).hexdigest())
+        found = record_from_json(Manifest, plain, last_lsn=last_lsn, sha256=hashlib.sha256(content).hexdigest())
+        names = [*found.replaced, *(item.name for item in (*found.files, *found.state))]
+        # Files with these names are renamed and removed.
+        if any(not name or name.startswith("/") or ".." in name.split("/") for name in names):
+            raise RunFault(f"{path}: is damaged: a name of a file is not below the folder")
+        return found
     except RunFault:
         raise
     except (ValueError, TypeError) as error:

@@ -69,7 +69,9 @@ class State:
     session : str or None
         The last value of the session column, as text. None if there was no such column.
     position : str or None
-        The column with positions. None if positions are counted.
+        The column with positions, if files have one.
+    is_counted : bool
+        Whether positions are numbers of payloads, because the payloads have no positions.
     source : mapping or None
         Where the payloads were captured, as `Input.source`; None if they were not captured by pgdecode.
     files : sequence of InputFile
@@ -85,6 +87,7 @@ class State:
     user_types: Sequence[tuple[int, str, str]] = ()
     session: str | None = None
     position: str | None = None
+    is_counted: bool = False
     source: Mapping[str, Any] | None = None
     files: Sequence[InputFile] = ()
     payload_files: Mapping[str, FileDigest] = field(default_factory=dict)
@@ -106,6 +109,7 @@ class State:
             "user_types": [[*item] for item in self.user_types],
             "session": self.session,
             "position": self.position,
+            "is_counted": self.is_counted,
             "source": self.source,
             "files": [[*item] for item in self.files],
         }
@@ -149,6 +153,7 @@ def parse_state(content: bytes, path: object, folder: FilePath, payload_files: S
             [(_whole(oid), str(name), str(text)) for oid, name, text in plain["user_types"]],
             _typed(plain["session"], str),
             _typed(plain["position"], str),
+            bool(plain["is_counted"]),
             _typed(plain["source"], dict),
             [_input_file(item) for item in plain["files"]],
             known,

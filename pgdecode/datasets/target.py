@@ -34,7 +34,7 @@ from pgdecode.datasets.state import LOG, State, parse_state
 from pgdecode.protocol.options import Format
 from pgdecode.storage.durable import locked, sync, write_durably
 from pgdecode.storage.errors import PathError, StorageError, TargetExists, storage_errors
-from pgdecode.storage.object_path import FilePath, ObjectPath, real_path
+from pgdecode.storage.object_path import FilePath, Location, ObjectPath, file_path, real_path
 from pgdecode.storage.object_store import create_object, delete_objects, listed, read_object
 
 _MANIFEST = re.compile(r"(\d{10})\.json")
@@ -98,7 +98,16 @@ class NewFiles:
     run: str
     file: Path | None = None
 
-    def open(self, stem: str, format: Format, *, folder: str = "", task: int | None = None, nth: int = 1) -> NewOutput:
+    def open(
+        self,
+        stem: str,
+        format: Format,
+        *,
+        folder: str = "",
+        task: int | None = None,
+        nth: int = 1,
+        is_numbered: bool | None = None,
+    ) -> NewOutput:
         """Create an output file. Close it, or use it in a `with` block.
 
         Several attempts of a task may write the same file. The driver accepts one of them (`Run.accept`), and the
@@ -116,11 +125,14 @@ class NewFiles:
             Number of the task.
         nth : int
             From 2, the number of a further file with this stem.
+        is_numbered : bool, optional
+            Whether a local file has the number of the run in its name. By default from the second run on.
         """
         if isinstance(self.folder, ObjectPath):
             name = f"part-{self.number:010}-{task or 0:05}-{self.run}{_unique()}.{format}"
         else:
-            number = "" if self.is_first else f"-{self.number:010}"
+            has_number = not self.is_first if is_numbered is None else is_numbered
+            number = f"-{self.number:010}" if has_number else ""
             of_task = "" if task is None else f"-{task:05}"
             name = f"{stem}{number}{of_task}{'' if nth == 1 else f'-{nth}'}.{format}"
         name = f"{folder}/{name}" if folder else name
@@ -167,6 +179,12 @@ class Run:
         self.target.accept(written)
         return written.file
 
+    def begin_anew(self) -> None:
+        """Begin the data set with this run, and replace the output of those before."""
+        self.replaced = sorted(self.target.replaced(has_log=self.last is not None, overwrite=True))
+        self.files = replace(self.files, is_first=True)
+        self.last, self.state = None, State()
+
     def commit(self, manifest: Manifest, state: State) -> Manifest:
         """Commit the run. Its files then get their names, and what is not needed any more is removed.
 
@@ -205,9 +223,21 @@ class Run:
 
 
 class Target:
-    """Where runs write: `path` is the folder of a data set, or a single file. `target_at` makes it."""
+    """Where runs write. `target_at` makes it.
+
+    Attributes
+    ----------
+    path : Path or ObjectPath
+        The folder of a data set, or a single file, as the caller has named it.
+    folder : Path or ObjectPath
+        The same for tasks, which may have another working directory.
+    has_log : bool
+        Whether it is a data set.
+    """
 
     path: FilePath
+    folder: FilePath
+    has_log = True
 
     def last(self) -> Manifest | None:
         """Read the manifest of the last run; None if there is no run.
@@ -267,7 +297,7 @@ class Target:
             raise RunFault(f"{path}: is missing: the manifest names it")
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise RunFault(f"{path}: has another SHA-256 than in the manifest: it was changed or is damaged")
-        return parse_state(content, path, self.path / LOG, payloads)
+        return parse_state(content, path, self.folder / LOG, payloads)
 
     @contextmanager
     def begin(
@@ -316,9 +346,10 @@ class Target:
                 replaced = self.replaced(has_log=bool(numbers), overwrite=overwrite)
                 last = None
             if last is not None:
-                _check_options(self.path, last, what, options)
+                check_options(self.path, last, what, options)
             state = State() if last is None else self.state(last)
-            files = NewFiles(self.prepare(), number, last is None, _unique())
+            self.prepare()
+            files = NewFiles(self.folder, number, last is None, _unique())
             run = Run(self, last, state, files, spill, sorted(replaced))
             try:
                 yield run
@@ -356,9 +387,8 @@ class Target:
         """Read a file of the log; None if it is missing."""
         raise NotImplementedError
 
-    def prepare(self) -> FilePath:
-        """Make the folder of new files, and return the path of the target for tasks."""
-        return self.path
+    def prepare(self) -> None:
+        """Make the folder of new files."""
 
     def replaced(self, *, has_log: bool, overwrite: bool) -> Collection[str]:
         """List the files that a first run replaces, or raise TargetExists or PathError, as `begin` does."""
@@ -388,9 +418,12 @@ class Target:
 class LocalFolder(Target):
     """A data set in a local folder."""
 
+    folder: Path
+
     def __init__(self, path: Path) -> None:
-        self.path = self.folder = path
-        self.log = path / LOG
+        self.path = path
+        self.folder = path.absolute()
+        self.log = self.folder / LOG
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
@@ -430,11 +463,9 @@ class LocalFolder(Target):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def prepare(self) -> FilePath:
-        """Make the folder of new files, and return the path of the target for tasks."""
+    def prepare(self) -> None:
+        """Make the folder of new files."""
         (self.log / _NEW).mkdir()
-        # Tasks may have another working directory.
-        return self.folder.absolute()
 
     def replaced(self, *, has_log: bool, overwrite: bool) -> Collection[str]:
         """List the files that a first run replaces, or raise TargetExists or PathError, as `begin` does."""
@@ -529,6 +560,8 @@ class LocalFolder(Target):
 
 class ObjectFolder(Target):
     """A data set in an object store."""
+
+    folder: ObjectPath
 
     def __init__(self, path: ObjectPath) -> None:
         self.path = self.folder = replace(path, size=-1, e_tag=None)
@@ -625,8 +658,10 @@ class ObjectFolder(Target):
 class SingleFile(Target):
     """A local file, without a log and a state."""
 
+    has_log = False
+
     def __init__(self, path: Path) -> None:
-        self.path = self.file = path
+        self.path = self.folder = self.file = path
 
     @contextmanager
     def begin(
@@ -669,6 +704,26 @@ def target_at(path: FilePath, *, as_file: bool = False) -> Target:
     return SingleFile(path) if as_file else LocalFolder(path)
 
 
+def read_manifests(location: Location, storage_options: Mapping[str, Any] | None = None) -> list[Manifest]:
+    """Read the manifests of the runs of a data set, in order. They list its files.
+
+    Parameters
+    ----------
+    location : path or URI
+        The folder of the data set. Names of files are relative to it.
+    storage_options : mapping, optional
+        How to connect to an object store, as in `spark_udfs.decode_files`.
+
+    Raises
+    ------
+    RunFault
+        If it is not a data set, or a manifest is missing or damaged.
+    AccessDenied, StoreUnreachable
+        If an object store refuses the request, or does not answer.
+    """
+    return target_at(file_path(location, storage_options)).manifests()
+
+
 def check_apart(target: FilePath, source: FilePath | None) -> None:
     """Check that neither of input and output contains the other.
 
@@ -690,14 +745,14 @@ def check_apart(target: FilePath, source: FilePath | None) -> None:
         raise PathError(f"{target}: {'is inside' if is_inside else 'contains'} the input")
 
 
-def _check_options(path: FilePath, last: Manifest, what: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Check that a run writes what the last run wrote, with the same meaning.
+def check_options(path: FilePath, last: Manifest, what: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Check that a run writes what the last run wrote, with the same meaning. Empty outputs are of Python.
 
     Raises
     ------
     RunError
+        If an option that both have has another value.
     """
-    # The caller of `save` writes the output, and is not asked for its format.
     before, now = dict(last.options), json.loads(json.dumps(dict(options)))
     names = [name for name in now if name in before and before[name] != now[name]]
     differing = [f"{name} {_shown(before[name])}, not {_shown(now[name])}" for name in names]

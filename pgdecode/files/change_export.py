@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -17,13 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgdecode.arrow.parquet_joiner import ParquetJoiner
-from pgdecode.changes.layout_change import LayoutChange, LayoutUnknown
+from pgdecode.changes.layout_change import LayoutChange
 from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.changes.table_rows import TableBuilder
+from pgdecode.datasets.single_file import remove
 from pgdecode.files.change_reader import (
     FileChangeOptions,
     FileChanges,
+    LayoutUnknown,
     Slice,
     TableError,
     TableVersions,
@@ -32,10 +32,9 @@ from pgdecode.files.change_reader import (
 from pgdecode.files.envelope_batches import bad_batch
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import BATCH_ROWS, FileFault
-from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Writer, parquet_of, writer_to
+from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Writer, writer_to
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
-from pgdecode.runs.atomic_output import remove
 from pgdecode.runs.digested_file import DigestedFile
 from pgdecode.runs.manifest import OutputFile
 
@@ -335,10 +334,10 @@ class FileFormat:
     outputs : Outputs
     format : {"parquet", "jsonl", "csv"}
     as_file : bool
-        Write one file for all rows.
+        Write one file for all rows. If their schema changes, it is written again.
     workers : Workers
     scratch : Path, optional
-        A folder for rows after a change of their schema.
+        A folder for rows that are written again.
     """
 
     outputs: Outputs
@@ -360,20 +359,19 @@ class TableFiles:
     Parameters
     ----------
     name : str or None
-    how : FileFormat
+    format : FileFormat
     n_outputs : int
         Number of tables that are written at the same time.
     """
 
-    def __init__(self, name: str | None, how: FileFormat, n_outputs: int) -> None:
+    def __init__(self, name: str | None, format: FileFormat, n_outputs: int) -> None:
         self._name = name
-        self._how = how
+        self._format = format
         self._n_outputs = n_outputs
-        self._layout = CHANGE_LAYOUT if name is None else TABLE_LAYOUT
         self._scratch = ExitStack()  # temporary folders
-        self._file = ExitStack()  # the open file
+        self._open = ExitStack()  # the file
         self._writer: Writer | None = None
-        self._begun: list[tuple[Path, LimitedBuilder]] = []  # with `as_file`: a file for each schema
+        self._layouts: list[tuple[Path, LimitedBuilder]] = []  # of each file
         self.written: list[WrittenFile] = []
 
     def __enter__(self) -> TableFiles:
@@ -381,7 +379,7 @@ class TableFiles:
 
     def __exit__(self, *error: Any) -> None:
         with self._scratch:
-            self._file.__exit__(*error)
+            self._open.__exit__(*error)
 
     def write(self, rows: pa.RecordBatch, builder: LimitedBuilder) -> None:
         """Write rows that a builder has made.
@@ -389,24 +387,32 @@ class TableFiles:
         Raises
         ------
         LayoutUnknown
-            If they must be in the same file as earlier rows, which cannot be converted to their columns.
+            If they cannot be in the same text file as the rows before them.
         """
-        if len(rows):
+        if not len(rows):
+            return
+        if self._writer is None or not self._format.are_alike(builder.schema, self._layouts[-1][1].schema):
             self._begin(builder)
-            self._add(rows)
+        self._add(rows)
 
     def write_table(self, table: pa.Table) -> None:
         """Write all rows."""
-        self._open(table.schema)
+        self._begin_file(table.schema)
         for rows in table.to_batches(BATCH_ROWS):
             self._add(rows)
 
     def end(self, builder: LimitedBuilder) -> None:
-        """Process the end of the rows. The builder has all versions of the table. It raises what `write` raises."""
-        if self._writer is None or self._how.as_file:
+        """Process the end of the rows. The builder has all versions of the table.
+
+        Raises
+        ------
+        LayoutUnknown
+            If the rows before the last schema cannot be converted to it.
+        """
+        if self._writer is None:
             self._begin(builder)
-        if len(self._begun) > 1:
-            self._join(builder)
+        elif self._format.as_file and not self._format.are_alike(builder.schema, self._layouts[0][1].schema):
+            self._write_again(builder)
 
     def flush(self) -> None:
         """Let the workers encode the rows so far."""
@@ -419,64 +425,47 @@ class TableFiles:
         self.written[-1].rows += len(rows)
 
     def _begin(self, builder: LimitedBuilder) -> None:
-        """Begin a file, unless the present one can have the builder's rows."""
-        if self._writer is not None and self._how.are_alike(builder.schema, self._begun[-1][1].schema):
-            return
-        waiting: list[pa.RecordBatch] = []
-        if self._writer is not None and self._how.as_file:
-            if self._how.format != "parquet":
-                raise LayoutUnknown
-            change = _layout_change(self._begun[-1][1], builder)
-            waiting = [change.converted(rows) for rows in self._writer.take()]
-        self._file.close()
-        path = self._open(builder.schema)
-        if not self._how.as_file:
-            self._begun.clear()
-        self._begun.append((path, builder))
-        for rows in waiting:
-            assert self._writer is not None
-            self._writer(rows)
+        """Begin a file for rows of another schema."""
+        if self._format.as_file and self._layouts and self._format.format != "parquet":
+            raise LayoutUnknown
+        self._open.close()
+        self._layouts.append((self._begin_file(builder.schema), builder))
 
-    def _open(self, schema: pa.Schema) -> Path:
-        """Open the next file; with `as_file`, only the first one is in the output."""
-        if self._how.as_file and self.written:
-            folder = tempfile.TemporaryDirectory(dir=self._how.scratch)
+    def _begin_file(self, schema: pa.Schema) -> Path:
+        number = len(self.written) + 1
+        if self._format.as_file and number > 1:
+            folder = tempfile.TemporaryDirectory(dir=self._format.scratch)
             path = Path(self._scratch.enter_context(folder), "rows.parquet")
-            file: BinaryIO = self._file.enter_context(path.open("xb"))
+            file: BinaryIO = self._open.enter_context(path.open("xb"))
         else:
-            self.written.append(WrittenFile(self._name, len(self.written) + 1))
-            file = self._file.enter_context(self._how.outputs.open(self._name, schema, len(self.written)))
-        self._writer = self._file.enter_context(
-            writer_to(file, self._how.format, schema, self._layout, self._n_outputs, self._how.workers)
+            file = self._open.enter_context(self._format.outputs.open(self._name, schema, number))
+        layout = CHANGE_LAYOUT if self._name is None else TABLE_LAYOUT
+        self._writer = self._open.enter_context(
+            writer_to(file, self._format.format, schema, layout, self._n_outputs, self._format.workers)
         )
+        self.written.append(WrittenFile(self._name, number))
         return Path(file.name)
 
-    def _join(self, builder: LimitedBuilder) -> None:
-        """Write one file with the last columns: rows of earlier schemas converted, and the last rows as they are."""
-        self._file.close()
+    def _write_again(self, builder: LimitedBuilder) -> None:
+        """Write the rows of all files with the columns of all versions, into one file."""
+        assert isinstance(builder, TableBuilder)
+        self._open.close()
+        changes = [LayoutChange(before, builder) for _, before in self._layouts if isinstance(before, TableBuilder)]
+        if self._format.format != "parquet" or not all(change.is_possible for change in changes):
+            raise LayoutUnknown
         with ExitStack() as stack:
-            *former, last = [stack.enter_context(pa.memory_map(str(path))) for path, _ in self._begun]
-            changes = [_layout_change(before, builder) for _, before in self._begun[:-1]]
-            self._how.outputs.discard()
-            joiner = ParquetJoiner(stack.enter_context(self._how.outputs.open(self._name, builder.schema, 1)))
-            groups = (
-                partial(self._converted, pq.ParquetFile(file), number, change)
-                for file, change in zip(former, changes, strict=True)
-                for number in range(pq.read_metadata(file).num_row_groups)
-            )
-            for parquet in self._how.workers.map(lambda convert: convert(), groups):
-                joiner.add(parquet)
-            joiner.add(memoryview(last.read_buffer()))
-            joiner.close()
-
-    def _converted(self, file: pq.ParquetFile, number: int, change: LayoutChange) -> memoryview:
-        """Convert a row group, and encode it again."""
-        rows = [change.converted(batch) for batch in file.iter_batches(BATCH_ROWS, [number])]
-        table = pa.Table.from_batches([self._layout.columns(batch) for batch in rows])
-        return parquet_of(self._layout, table.schema, table)
+            files = [stack.enter_context(open(path, "rb")) for path, _ in self._layouts]
+            self._format.outputs.discard()
+            self.written.clear()
+            self._begin_file(builder.schema)
+            for file, change in zip(files, changes, strict=True):
+                for rows in _batches_of(file):
+                    converted = change.converted(rows)
+                    if converted is None:
+                        raise LayoutUnknown
+                    self._add(converted)
 
 
-def _layout_change(before: LimitedBuilder, after: LimitedBuilder) -> LayoutChange:
-    assert isinstance(before, TableBuilder)
-    assert isinstance(after, TableBuilder)
-    return LayoutChange(before, after)
+def _batches_of(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(file) as parquet:
+        yield from parquet.iter_batches(BATCH_ROWS)

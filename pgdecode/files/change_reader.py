@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from pgdecode.changes.change_engine import BuiltRows, ChangeEngine
 from pgdecode.changes.change_rows import TextOutput
-from pgdecode.changes.layout_change import LayoutUnknown
 from pgdecode.changes.record_batches import LimitedBuilder, counted_batch
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.run_start import RunStart, counted_input
@@ -61,6 +60,10 @@ class TableError(PathError):
         self.relation = relation
         self.reason = reason
         self.what = what
+
+
+class LayoutUnknown(Exception):
+    """The rows cannot be written before all versions of their tables are known."""
 
 
 @dataclass(frozen=True)

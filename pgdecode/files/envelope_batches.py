@@ -17,7 +17,15 @@ from pgdecode.changes.record_batches import code_of
 from pgdecode.envelope.decoder import MessageDecoder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.payload_batches import are_payloads, read_files, read_together
-from pgdecode.files.payload_file import BATCH_ROWS, IS_KEEPALIVE, FileFault, PayloadFile, RawBatch, one_batch
+from pgdecode.files.payload_file import (
+    BATCH_ROWS,
+    IS_KEEPALIVE,
+    FileFault,
+    PayloadFile,
+    RawBatch,
+    fingerprint_of,
+    one_batch,
+)
 from pgdecode.files.writers import BAD_PAYLOADS
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import ONE_WORKER, Workers
@@ -25,6 +33,7 @@ from pgdecode.protocol.boundaries import DELIMITERS
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.options import Empty, InStream, Mode
+from pgdecode.storage.object_path import FilePath
 
 # How an error names the option that may help; the command line has another name for it.
 _ANY_ORDER = 'in_stream="auto"'
@@ -135,21 +144,25 @@ def prepared_batches(
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
     kind_codes: bool = False,
+    ends: dict[FilePath, FileEnd] | None = None,
 ) -> Generator[tuple[PayloadFile, DecodedBatch, Prepared], None, None]:
     """Decode files one after the other, as `decoded_batches` does, with several workers.
 
     Yield each batch with its file, and with the result of `prepare`, which a worker calls. A worker decodes a batch
     before the batches before it, with the stream state that their last boundary tells. If this state was wrong, because
-    that message is bad, the batch is decoded again. With `kind_codes`, the column `kind` has codes.
+    that message is bad, the batch is decoded again. With `kind_codes`, the column `kind` has codes. `ends` are the ends
+    of the rows before, for files that are not read from their beginning, and then those of all files.
     """
     decoder = _decoder(fields, in_stream, empty, limits)
+    ends = {} if ends is None else ends
+    starts = {path: end.streamed for path, end in ends.items()}
     streamed: bool | None = None
 
     def items() -> Iterator[_Item]:
         last, start, expected = None, 0, None
         for file, source in read_files(files, batch_rows, workers):
             if file is not last:
-                last, start, expected = file, file.start, None
+                last, start, expected = file, file.start, starts.get(file.path)
             yield _Item(file, start, source, expected)
             start += source.num_rows
             if in_stream != "ordered":
@@ -165,10 +178,13 @@ def prepared_batches(
     for result in workers.map(decode, items()):
         item = result.item
         if item.file is not last:
-            last, streamed = item.file, None
+            last, streamed = item.file, starts.get(item.file.path)
         if item.streamed != streamed:
             result = decode(item._replace(streamed=streamed))
         streamed = result.after
+        if len(item.source):
+            payloads = item.source.column(item.file.payload)
+            ends[item.file.path] = FileEnd(fingerprint_of(payloads[-1]), streamed)
         if result.found is not None:
             yield (item.file, *result.found)
         if result.fault is not None:
@@ -245,6 +261,13 @@ def _decode(
         return None, fault, None
     batch, failed = _decoded(item, envelope, in_stream, mode)
     return replace(batch, seconds=perf_counter() - started), failed, after
+
+
+class FileEnd(NamedTuple):
+    """The end of a file: the fingerprint of its last row, and the stream state after it."""
+
+    fingerprint: str | None
+    streamed: bool | None
 
 
 class _Item(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -15,16 +15,13 @@ import pyarrow.compute as pc
 from pgdecode._native.arrow.int64_kernels import descent
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.files.payload_batches import read_files
-from pgdecode.files.payload_file import BATCH_ROWS, CAPTURE_SESSION, FileFault, PayloadFile
-from pgdecode.files.payload_files import FILES_AT_ONCE, find_files, open_files
+from pgdecode.files.payload_file import BATCH_ROWS, CAPTURE_SESSION, FileFault, PayloadFile, fingerprint_of
+from pgdecode.files.payload_files import FILES_AT_ONCE, USUAL_NAMES, find_files, open_files
 from pgdecode.payloads.payload_input import holds_positions
 from pgdecode.payloads.workers import ONE_WORKER, Workers, map_io
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import FilePath, ObjectPath
-
-# Default names of the position column. The first is that of captured files.
-USUAL_NAMES = ("seq", "position")
 
 
 class OrderFault(FileFault):
@@ -78,6 +75,8 @@ class OrderedFiles:
         Without a position column: the position of the first row.
     last_session : str or None
         The last value of the session column before the files, as text.
+    fingerprints : dict of path to str
+        Of the last row of each file, once it has been read.
     """
 
     files: tuple[PayloadFile, ...]
@@ -85,6 +84,7 @@ class OrderedFiles:
     session: str | None = None
     first_position: int = 0
     last_session: str | None = None
+    fingerprints: dict[FilePath, str] = field(default_factory=dict, compare=False)
 
     @property
     def n_rows(self) -> int:
@@ -113,8 +113,10 @@ class OrderedFiles:
         present = None
         start = 0
         for file, source in read_files(self.files, batch_rows, workers):
-            start = start if file is present else 0
+            start = start if file is present else file.start
             present = file
+            if len(source):
+                self.fingerprints[file.path] = fingerprint_of(source.column(file.payload)[-1])
             batch = OrderedBatch(file, start, source, positions.of(file, start, source))
             if self.session is None or not len(source):
                 yield batch
@@ -220,11 +222,23 @@ def ordered_files(
     session: str | None = None,
     unwrap: Unwrap = "auto",
 ) -> OrderedFiles:
-    """Open the files of a path, as `payload_files` does, in the order of their positions.
+    """Open the files of a path, as `payload_files` does, in the order of their positions, as `open_ordered` does."""
+    return open_ordered(find_files(path), payload, position, session, unwrap)
+
+
+def open_ordered(
+    paths: Sequence[FilePath],
+    payload: str,
+    position: str | None = None,
+    session: str | None = None,
+    unwrap: Unwrap = "auto",
+) -> OrderedFiles:
+    """Open files in the order of their positions.
 
     Parameters
     ----------
-    path : Path or ObjectPath
+    paths : sequence of Path or ObjectPath
+        At least one, as `find_files` lists them.
     payload : str
     position : str, optional
         The column with positions, which are integers. By default it is `seq` or `position`, if all files have a column
@@ -240,7 +254,6 @@ def ordered_files(
     PathError
         As in `payload_files`, and for a position column that does not have integers.
     """
-    paths = find_files(path)
 
     def open_with(columns: tuple[str | None, str | None], opened: Sequence[PayloadFile]) -> list[PayloadFile]:
         keep = tuple(dict.fromkeys(name for name in columns if name is not None))

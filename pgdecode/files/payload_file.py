@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -136,6 +137,8 @@ class PayloadFile:
         None for a file that `pgdecode capture` has not written.
     entries : mapping
         What the footer says under the keys of pgdecode. Pieces do not have it.
+    skip : int
+        Number of rows at the beginning of the first row group that are left out: they have been decoded.
     """
 
     path: FilePath
@@ -149,6 +152,7 @@ class PayloadFile:
     converted: ConvertedFile | None = None
     captured: Captured | None = None
     entries: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    skip: int = 0
 
     def __str__(self) -> str:
         return str(self.path)
@@ -160,13 +164,18 @@ class PayloadFile:
 
     @property
     def start(self) -> int:
-        """Number of the first row in the file."""
-        return self.groups[0].start if self.groups else 0
+        """Number of the first row to read in the file."""
+        return self.groups[0].start + self.skip if self.groups else 0
 
     @property
     def n_rows(self) -> int:
         """Number of rows to read."""
-        return sum(group.n_rows for group in self.groups)
+        return sum(group.n_rows for group in self.groups) - self.skip
+
+    def after(self, n_rows: int) -> PayloadFile:
+        """Return the file without its first rows."""
+        groups = tuple(group for group in self.groups if group.start + group.n_rows > n_rows)
+        return replace(self, groups=groups, skip=n_rows - groups[0].start if groups else 0)
 
     @property
     def n_bytes(self) -> int:
@@ -262,13 +271,15 @@ class PayloadFile:
             If the file is damaged.
         """
         n_rows = self._rows_that_fit(batch_rows)
-        start = self.start
+        start, first_row = self.start - self.skip, self.start
         with self._reader(self._numbers) as reader:
             for (as_dictionary, most), groups in self._alike(reader, n_rows):
                 with reader(as_dictionary) as file:
                     batches = self._read(file, most, [group.number for group in groups])
                     for batch in batches if most == n_rows else _joined(batches, n_rows):
-                        yield RawBatch(self, start, batch)
+                        skipped = min(max(first_row - start, 0), len(batch))
+                        if skipped < len(batch):
+                            yield RawBatch(self, start + skipped, batch.slice(skipped))
                         start += len(batch)
                 # pyarrow skips pages of an unknown type, and reads as many values as a column chunk says it has.
                 first, last = groups[0], groups[-1]
@@ -290,10 +301,10 @@ class PayloadFile:
         first = size = 0
         for end, group in enumerate(self.groups):
             if end > first and size + group.n_bytes > n_bytes:
-                pieces.append(replace(self, groups=self.groups[first:end], entries={}))
+                pieces.append(replace(self, groups=self.groups[first:end], entries={}, skip=0 if first else self.skip))
                 first, size = end, 0
             size += group.n_bytes
-        return [*pieces, replace(self, groups=self.groups[first:], entries={})]
+        return [*pieces, replace(self, groups=self.groups[first:], entries={}, skip=0 if first else self.skip)]
 
     def _read(self, file: pq.ParquetFile, n_rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         # Threads do not make one column faster, and each uses additional memory.
@@ -559,3 +570,8 @@ def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def _first_line(error: BaseException) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def fingerprint_of(payload: pa.Scalar) -> str:
+    """Compute a fingerprint of a row by its payload, to recognise it when its file has grown."""
+    return hashlib.sha256(payload.as_buffer() if payload.is_valid else b"").hexdigest()[:32]

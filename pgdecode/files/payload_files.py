@@ -44,6 +44,8 @@ from pgdecode.storage.parquet_input import (
     readable,
 )
 
+# Default names of the position column. The first is that of captured files.
+USUAL_NAMES = ("seq", "position")
 # How many files are opened at the same time if this mostly waits for an object store or a disk.
 FILES_AT_ONCE = 32
 _PARQUET = b"PAR1"  # at the beginning and the end of a file
@@ -128,16 +130,16 @@ class _Shared:
         self.entries: dict[bytes, bytes] = {}
 
 
-def find_files(path: FilePath) -> Sequence[FilePath]:
+def find_files(path: FilePath, *, may_be_empty: bool = False) -> Sequence[FilePath]:
     """List the files of a path as `payload_files` does, without opening them.
 
     Raises
     ------
     PathError
-        If the path does not exist, or has no Parquet files.
+        If the path does not exist, or has no Parquet files and `may_be_empty` is false.
     """
     if isinstance(path, ObjectPath):
-        return _find_objects(path)
+        return _find_objects(path, may_be_empty)
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -146,14 +148,14 @@ def find_files(path: FilePath) -> Sequence[FilePath]:
     for folder, below, names in os.walk(path):
         below[:] = [name for name in below if not is_hidden(name)]
         found += [Path(folder, name) for name in names if name.endswith(".parquet") and not is_hidden(name)]
-    if not found:
+    if not found and not may_be_empty:
         text = sum(name.lower().endswith(TEXT_SUFFIXES) for _, _, names in os.walk(path) for name in names)
         others = f"; it has {text:,} CSV or JSON files, which are read one at a time: name one" if text else ""
         raise PathError(f"{path}: no Parquet file (*.parquet) in this folder{others}")
     return sorted(found)
 
 
-def _find_objects(path: ObjectPath) -> list[ObjectPath]:
+def _find_objects(path: ObjectPath, may_be_empty: bool) -> list[ObjectPath]:
     try:
         found = found_object(path)
         if found is not None:
@@ -163,7 +165,7 @@ def _find_objects(path: ObjectPath) -> list[ObjectPath]:
         raise PathError(f"{path}: {error.strerror}") from None
     kept = [item for item in below if not any(map(is_hidden, item.below(path).split("/")))]
     kept = [item for item in kept if item.name.endswith(".parquet")]
-    if not kept:
+    if not kept and not may_be_empty:
         raise PathError(f"{path}: {'no Parquet object (*.parquet) below it' if below else 'no such object or prefix'}")
     return sorted(kept, key=lambda item: item.key)
 
@@ -193,7 +195,10 @@ def _checked(
         _check_sizes(path, footer)
         if footer.signed is not None:
             _check_plain(footer.signed, metadata, names)
-        schema, groups = metadata.schema.to_arrow_schema().remove_metadata(), _row_groups(path, metadata, names)
+        schema, groups = (
+            metadata.schema.to_arrow_schema().remove_metadata(),
+            _row_groups(path, metadata, names, () if footer.signed else USUAL_NAMES),
+        )
         entries = {
             key: shared.entries.setdefault(value, value)
             for key, value in (metadata.metadata or {}).items()
@@ -324,8 +329,10 @@ def _check_plain(signed: bytes, metadata: pq.FileMetaData, columns: Sequence[str
                 raise EncryptedFile(f"column {path!r} is encrypted; decrypt the file first")
 
 
-def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowGroup, ...]:
-    """List the row groups.
+def _row_groups(
+    path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str], ranged: Sequence[str]
+) -> tuple[RowGroup, ...]:
+    """List the row groups, with the ranges of some columns and of those that are `ranged`.
 
     Raises
     ------
@@ -333,6 +340,7 @@ def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str
         If the numbers of columns or values, or the types of a column, contradict each other.
     """
     leaves = leaves_of(metadata, columns)
+    others = [leaf for leaf in leaves_of(metadata, ranged) if leaf not in leaves]
     types = [metadata.schema.column(leaf).physical_type for leaf in leaves]
     is_flat = [metadata.schema.column(leaf).max_repetition_level == 0 for leaf in leaves]
     found = []
@@ -352,6 +360,7 @@ def _row_groups(path: FilePath, metadata: pq.FileMetaData, columns: Sequence[str
                 seen = f"{chunk.num_values:,} values in place of {group.num_rows:,}"
                 raise FileFault(f"{of_column}: has {seen}: the footer is damaged")
         n_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
+        chunks += [group.column(leaf) for leaf in others]
         ranges = tuple((chunk.path_in_schema, *limits) for chunk in chunks if (limits := _limits(chunk)) is not None)
         end = max(map(_end_of, chunks), default=0)
         found.append(RowGroup(number, start, group.num_rows, n_bytes, ranges, end))

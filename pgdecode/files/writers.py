@@ -106,13 +106,10 @@ class Writer:
         Takes a batch.
     flush : callable
         Lets the workers encode what the writer has, without waiting for them.
-    take : callable
-        Removes and returns the batches that are not encoded yet.
     """
 
     write: WriteBatch
     flush: Callable[[], None] = lambda: None
-    take: Callable[[], list[pa.RecordBatch]] = list
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""
@@ -174,7 +171,7 @@ def writer_to(
     if format == "parquet":
         with _parquet_writer(file, layout, layout.columns(empty).schema, workers) as write_group:
             groups = _RowGroups(write_group, max(_GROUP_BYTES // n_writers, _LEAST_GROUP_BYTES))
-            yield Writer(lambda batch: groups.add(layout.columns(batch)), groups.flush, groups.take)
+            yield Writer(lambda batch: groups.add(layout.columns(batch)), groups.flush)
             groups.flush()
         return
     encode = partial(_lines if format == "jsonl" else _csv, layout)
@@ -205,34 +202,31 @@ def _parquet_writer(
     file: BinaryIO, layout: Layout, schema: pa.Schema, workers: Workers
 ) -> Iterator[Callable[[pa.Table], None]]:
     """Yield a function that writes a table as one row group."""
+    dictionaries = [path for path in _leaves(schema) if path not in layout.distinct]
+
+    def writer(sink: Any) -> pq.ParquetWriter:
+        return pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=dictionaries)
+
+    def write_group(parquet: pq.ParquetWriter, table: pa.Table) -> None:
+        parquet.write_table(table, row_group_size=max(table.num_rows, 1))
+
+    def encode(table: pa.Table | None) -> memoryview:
+        sink = pa.BufferOutputStream()
+        with writer(sink) as parquet:
+            if table is not None:
+                write_group(parquet, table)
+        return memoryview(sink.getvalue())
+
     if workers.n == 1:
-        with _parquet(file, layout, schema) as parquet:
-            yield partial(_write_group, parquet)
+        with writer(file) as parquet:
+            yield partial(write_group, parquet)
         return
     joiner = ParquetJoiner(file)
     with _ordered(workers, joiner.add) as encoded:
-        yield partial(encoded.put, partial(parquet_of, layout, schema))
+        yield partial(encoded.put, encode)
     if joiner.is_empty:
-        joiner.add(parquet_of(layout, schema, None))
+        joiner.add(encode(None))
     joiner.close()
-
-
-def _parquet(sink: Any, layout: Layout, schema: pa.Schema) -> pq.ParquetWriter:
-    dictionaries = [path for path in _leaves(schema) if path not in layout.distinct]
-    return pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=dictionaries)
-
-
-def _write_group(parquet: pq.ParquetWriter, table: pa.Table) -> None:
-    parquet.write_table(table, row_group_size=max(table.num_rows, 1))
-
-
-def parquet_of(layout: Layout, schema: pa.Schema, table: pa.Table | None) -> memoryview:
-    """Return a Parquet file with a table as one row group, or without rows, for `ParquetJoiner`."""
-    sink = pa.BufferOutputStream()
-    with _parquet(sink, layout, schema) as parquet:
-        if table is not None:
-            _write_group(parquet, table)
-    return memoryview(sink.getvalue())
 
 
 def _lines(layout: Layout, batch: pa.RecordBatch) -> pa.Buffer:
@@ -288,14 +282,11 @@ class _RowGroups:
         if self._n_bytes >= self._group_bytes:
             self.flush()
 
-    def take(self) -> list[pa.RecordBatch]:
-        batches = self._batches
-        self._batches, self._n_bytes = [], 0
-        return batches
-
     def flush(self) -> None:
         if self._batches:
-            self._write(table_of(self.take()))
+            table = table_of(self._batches)
+            self._batches, self._n_bytes = [], 0
+            self._write(table)
 
 
 def rows_in(path: Path, format: Format) -> int:

@@ -20,10 +20,10 @@ from pgdecode.changes.record_batches import Builder
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, joined_batches
 from pgdecode.files.envelope_text import fields_to_decode
-from pgdecode.files.message_export import with_kept_columns
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.writers import message_layout
+from pgdecode.jobs.message_export import with_kept_columns
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.partitions.partition_index import slices
 from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader

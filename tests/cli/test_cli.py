@@ -138,7 +138,6 @@ def test_without_spark_its_engine_names_the_extra(run: Shell, monkeypatch: pytes
         ["decode", "s3://bucket/raw", "out", "--messages"],
         ["decode", SHOP, "s3://bucket/out", "--changes"],
         ["decode", "abfss://a@b.dfs.core.windows.net/raw", "out", "--table", "public.orders"],
-        ["clean", "s3://bucket/out"],
     ],
 )
 def test_without_the_library_of_object_stores_a_command_names_the_extra(

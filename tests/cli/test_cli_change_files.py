@@ -29,7 +29,7 @@ TXNS = captures.DATA / "18.txns.v2.parquet"
         pytest.param(
             "out.csv",
             ["--table", "public.a", "--table", "public.b", "--table", "public.a"],
-            ["out.csv/public.a.csv", "out.csv/public.b.csv"],
+            ["out.csv/public.a/public.a.csv", "out.csv/public.b/public.b.csv"],
             id="several tables to a folder",
         ),
     ],
@@ -40,8 +40,8 @@ def test_the_name_and_the_number_of_tables_decide_on_a_file_or_a_folder(
     assert run("decode", TXNS, target, *options).code == 0
     found = [str(path) for path in Path().rglob("*") if path.is_file()]
     assert sorted(path for path in found if "/_" not in path) == files
-    # A folder also has the manifest and the state, for the next run.
-    assert ("out/_manifest.json" in found) == (target == "out")
+    # A folder also has the manifest and the state, for the next call.
+    assert (f"{target}/_pgdecode/0000000001.json" in found) == (files != [target])
 
 
 def test_a_tables_file_has_a_name_that_is_neither_hidden_nor_a_path(run: Shell) -> None:
@@ -54,12 +54,12 @@ def test_a_tables_file_has_a_name_that_is_neither_hidden_nor_a_path(run: Shell) 
     options = [word for name in ("a/b", "50%", "é") for word in ("--table", f"public.{name}")]
     assert run("decode", path, "out", *options).code == 0
     assert sorted(os.listdir("out")) == [
-        "_manifest.json",
-        "_state",
-        "public.50%25.parquet",
-        "public.a%2Fb.parquet",
-        "public.é.parquet",
+        "_pgdecode",
+        "public.50%25",
+        "public.a%2Fb",
+        "public.é",
     ]
+    assert Path("out/public.a%2Fb/public.a%2Fb.parquet").is_file()
 
 
 def test_files_of_a_folder_are_read_in_the_order_of_their_positions(run: Shell) -> None:
@@ -100,7 +100,7 @@ COMMANDS = {
     "changes": ["decode", "in.parquet", "out.jsonl", "--changes"],
     "a table": ["decode", "in.parquet", "out.jsonl", "--table", f"public.t{T}"],
     "a snapshot": ["decode", "in.parquet", "out.jsonl", "--snapshot", f"public.t{T}"],
-    "a run": ["decode", "in.parquet", "out", "--changes", "--state", "state"],
+    "a run": ["decode", "in.parquet", "out", "--changes"],
 }
 
 
@@ -139,7 +139,7 @@ def test_payloads_without_their_beginning_are_an_error_in_the_words_of_the_shell
     assert done.code == 1
     assert done.err.endswith(
         "its begin is missing; payloads are not in slot order, or begin inside a transaction: sort them by their "
-        "sequence number, continue the run before by --state or --resume, or --start anywhere to leave such "
+        "sequence number, decode to the same OUT as the messages before, or --start anywhere to leave such "
         "transactions out\n"
     )
 

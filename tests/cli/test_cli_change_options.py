@@ -155,8 +155,10 @@ def test_values_are_read_in_the_encoding_and_date_style_of_their_session(run: Sh
     path = written("in.parquet", [*slot.payloads[:-1], insert, slot.payloads[-1]])
     options = ["--table", "public.t16385", "--table", "public.t16386"]
     assert run("decode", path, "out", *options, "--encoding", "LATIN1", "--datestyle", "German").code == 0
-    assert pq.read_table("out/public.t16385.parquet")["day"].cast(pa.string()).to_pylist() == ["2024-12-31"]
-    assert pq.read_table("out/public.t16386.parquet")["v"].to_pylist() == ["é"]
+    assert pq.read_table("out/public.t16385/public.t16385.parquet")["day"].cast(pa.string()).to_pylist() == [
+        "2024-12-31"
+    ]
+    assert pq.read_table("out/public.t16386/public.t16386.parquet")["v"].to_pylist() == ["é"]
 
 
 def test_shown_rows_are_those_of_the_output(run: Shell) -> None:
@@ -188,14 +190,6 @@ MISTAKES = {
     "a snapshot of uncommitted changes": (
         ["--snapshot", "public.t", "--include-uncommitted"],
         r"--include-uncommitted is for --changes and --table .*",
-    ),
-    "a snapshot that continues a run": (
-        ["--snapshot", "public.t", "--resume", "before"],
-        r"--resume is for --changes and --table .*",
-    ),
-    "a snapshot with a state": (
-        ["--snapshot", "public.t", "--state", "state"],
-        r"--state is for --changes and --table .*",
     ),
     "a snapshot on Spark": (
         ["--snapshot", "public.t", "--position", "seq", "--engine", "spark"],

@@ -13,7 +13,7 @@ from changes.test_table_snapshot import as_text, differences, replayed, spelled,
 
 import pgdecode
 from pgdecode import RelationCatalog
-from pgdecode.runs.manifest import read_manifest
+from pgdecode.datasets.target import read_manifests
 from support import captures
 from support.change_files import T, unfinished
 from support.generators.slot import Slot
@@ -57,7 +57,7 @@ def test_the_snapshots_of_a_capture_are_those_of_the_library_and_of_the_server(r
     options += [word for oid in types for word in ("--types", f"{oid}=text")]
     done = run("decode", path, "out", *options, "--batch-rows", 100)
     assert done.code == 0, done.err
-    found = {table: pq.read_table(f"out/{table}.parquet") for table in tables}
+    found = {table: pq.read_table(f"out/{table}/{table}.parquet") for table in tables}
     for table, rows in found.items():
         expected = pgdecode.snapshot(recorded["data"], table, recorded["seq"], types=types)
         assert rows.equals(expected)
@@ -125,15 +125,6 @@ def test_only_committed_changes_count(run: Shell) -> None:
     found = pq.read_table("out.parquet")
     assert found["id"].to_pylist() == ["committed"]
     assert found.schema.metadata[b"pgdecode:undecided"] == b"1"
-
-
-def test_a_run_of_changes_continues_after_a_snapshot(run: Shell) -> None:
-    payloads = altered().payloads
-    written("one.parquet", payloads[:6], seq=range(6))
-    written("two.parquet", payloads[6:], seq=range(6, len(payloads)))
-    assert run("decode", "one.parquet", "one", "--snapshot", "public.former").code == 0
-    assert run("decode", "two.parquet", "two", "--table", TABLE, "--resume", "one").code == 0
-    assert pq.read_table(f"two/{TABLE}.parquet")["_op"].to_pylist() == ["update", "delete"]
 
 
 def test_a_table_without_rows_is_an_empty_file(run: Shell) -> None:
@@ -219,7 +210,7 @@ def test_renames_are_applied_alike_by_table_and_snapshot_and_are_events(run: She
         rows = pq.read_table(path)
         assert rows.schema.names[-3:] == ["id", "b", "last"]
         assert rows.select(["b", "last"]).to_pylist() == [{"b": "x", "last": "y"}] * 3
-        found = read_manifest(Path(f"out{what}"))
+        [found] = read_manifests(f"out{what}")
         assert [(item["position"], item["old"], item["new"], item["stated"]) for item in found.renames] == [
             (3, "a", "b", False),
             (5, "z", "last", True),

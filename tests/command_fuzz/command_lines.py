@@ -54,8 +54,6 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "encoding": ("UTF8", "LATIN1", "SQL_ASCII", "GBK", "nope"),
     "datestyle": ("ISO, MDY", "SQL, DMY", "German", "nope"),
     "catalog": ("catalog.json", "rows.csv", "raw", "nope", "/dev/null"),
-    "resume": ("shop-run", "streams-run", "shop-state", "raw", "nope", "shop.parquet"),
-    "state": ("shop-state", "streams-state", "new-state", "shop-run", "raw", "no/where", "catalog.json"),
     "bad": ("bad.parquet", "bad.csv", "there.parquet", "no/bad.parquet", "out/bad.parquet"),
     "write_catalog": ("written.json", "catalog.json", "no/x.json", "raw"),
     "storage_options": ("region=x", "endpoint=http://127.0.0.1:1", "=", "x"),
@@ -129,9 +127,9 @@ def _random_option(line: Line, rng: random.Random) -> list[str]:
     if option.is_flag:
         return [name]
     value = _value(option, line, rng)
-    if option.name in ("bad", "write_catalog", "state"):
+    if option.name in ("bad", "write_catalog"):
         line.outputs.append(value)
-    if option.name in ("resume", "state", "catalog"):
+    if option.name == "catalog":
         line.inputs.append(value)
     return [f"{name}={value}"] if rng.random() < 0.2 else [name, value]
 
@@ -181,19 +179,13 @@ def _decode(rng: random.Random, port: int) -> Line:
     return Line(words, [source.name], [out], source)
 
 
-def _resume(rng: random.Random, port: int) -> Line:
+def _continue(rng: random.Random, port: int) -> Line:
     name = rng.choice(["shop", "streams"])
-    state, source = f"{name}-run", f"{name}2.parquet"
-    return Line(["decode", source, "out", "--changes", "--resume", state], [source, state, state, state], ["out"])
-
-
-def _state(rng: random.Random, port: int) -> Line:
-    name = rng.choice(["shop", "streams"])
-    source, state, out = f"{name}2.parquet", f"{name}-state", rng.choice(["out", "out", f"{name}-out2"])
-    words = ["decode", source, out, "--changes", "--state", state]
-    if out != "out":
+    source, out = f"{name}{rng.choice('1222')}.parquet", f"{name}-run"
+    words = ["decode", source, out, "--changes"]
+    if rng.random() < 0.2:
         words += ["--overwrite"]
-    return Line(words, [source, state, state, state, f"{name}-out1"], [out, state])
+    return Line(words, [source, out, out, out], [out])
 
 
 def _inspect(rng: random.Random, port: int) -> Line:
@@ -202,7 +194,7 @@ def _inspect(rng: random.Random, port: int) -> Line:
 
 
 def _inspect_state(rng: random.Random, port: int) -> Line:
-    name = rng.choice(["shop-run", "streams-run", "shop-state", "streams-state"])
+    name = rng.choice(["shop-run", "streams-run"])
     return Line(["inspect", name, "--catalog", *rng.choice([[], ["--json"]])], [name], [])
 
 
@@ -218,11 +210,6 @@ def _with_catalog(rng: random.Random, port: int) -> Line:
         ["catalog.json", "catalog.json", "shop2.parquet"],
         ["out"],
     )
-
-
-def _clean(rng: random.Random, port: int) -> Line:
-    name = rng.choice(["shop-run", ".", "raw", "nope"])
-    return Line(["clean", name, "--older-than", rng.choice(["1d", "0s"])], [name], ["shop-run", ".", "raw"])
 
 
 def _capture(rng: random.Random, port: int) -> Line:
@@ -258,13 +245,11 @@ def _wild(rng: random.Random, port: int) -> Line:
 
 _MAKERS: tuple[tuple[Callable[[random.Random, int], Line], int], ...] = (
     (_decode, 40),
-    (_resume, 8),
-    (_state, 10),
+    (_continue, 16),
     (_inspect, 10),
     (_inspect_state, 6),
     (_cat, 10),
     (_with_catalog, 4),
-    (_clean, 2),
     (_capture, 10),
     (_capture_nowhere, 2),
     (_demo, 1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import struct
 from pathlib import Path
@@ -117,19 +116,9 @@ def _write_runs(folder: Path, tables: dict[str, pa.Table]) -> None:
         pq.write_table(table.slice(0, middle), folder / f"{name}1.parquet")
         pq.write_table(table.slice(middle), folder / f"{name}2.parquet")
         _run("decode", folder / f"{name}1.parquet", folder / f"{name}-run", "--changes")
-        _run(
-            *("decode", folder / f"{name}1.parquet", folder / f"{name}-out1", "--changes"),
-            *("--state", folder / f"{name}-state"),
-        )
-    _run(
-        *("decode", folder / "shop2.parquet", folder / "shop-out2", "--changes", "--state", folder / "shop-state"),
-    )
     _run("inspect", folder / "shop.parquet", "--write-catalog", folder / "catalog.json")
     _run("decode", folder / "types.parquet", folder / "there.parquet")
-    shutil.copytree(folder / "shop-run", folder / ".shop-run.former")
-    (folder / ".shop-run.partial").mkdir()
-    for path in (folder / ".shop-run.former", folder / ".shop-run.partial"):
-        os.utime(path, (0, 0))
+    shutil.copytree(folder / "shop-run", folder / "shop-run" / "_pgdecode" / "new" / "left")
 
 
 def _run(*words: str | Path) -> None:

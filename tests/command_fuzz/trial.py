@@ -39,7 +39,6 @@ _CODES = {
     "capture": {0, 2, 3},
     "demo": {0, 2, 3},
     "decode": {0, 1, 2},
-    "clean": {0, 1, 2},
     "inspect": {0, 1, 2},
     "cat": {0, 1, 2},
 }
@@ -241,22 +240,20 @@ def _changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
 def _allowed(line: Line, code: int | None) -> Callable[[str], bool]:
     """Return whether a command may change a path."""
     words = [*line.outputs, *(word.partition("=")[2] for word in line.words if word.startswith("--"))]
-    words += [word for option, word in pairwise(line.words) if option in ("--state", "--bad", "--write-catalog")]
+    words += [word for option, word in pairwise(line.words) if option in ("--bad", "--write-catalog")]
     names = [os.path.normpath(name) for name in words if name and "\0" not in name]
     command = line.words[0] if line.words else ""
-    states = names if any(word.startswith("--state") for word in line.words) else []
 
     def allowed(path: str) -> bool:
-        if path == ".shop-run.former" or path.startswith((".shop-run.partial", ".shop-run.former/")):
+        if path.startswith("shop-run/_pgdecode/new"):
             return True  # leftovers, which any run may remove
         if path.rsplit("/", 1)[-1] in _LOCKS:
             return True
         if (code == 0 or command == "capture") and {path, path.split("/")[0]} & set(line.words):
             return True  # an output with an odd name
-        if command in ("capture", "clean") or code == 0:
-            return any(name == "." or path == name or path.startswith(f"{name}/") for name in names)
-        # A state folder is made, and what an interrupted run left in it is completed or removed.
-        return any(path == name or path.startswith(f"{name}/") for name in states)
+        if command != "capture" and code != 0:
+            return False
+        return any(name == "." or path == name or path.startswith(f"{name}/") for name in names)
 
     return allowed
 
@@ -266,14 +263,14 @@ def _wrong_rows(line: Line) -> str:
     if not line.is_plain or line.input is None or not line.input.is_parquet or "--snapshot" in line.words:
         return ""
     source, out = Path(line.words[1]), Path(line.words[2])
-    if out.suffix not in ("", ".parquet") or line.words.count("--table") > 1:
+    if out.suffix not in ("", ".parquet") or line.words.count("--table") > 1 or out.name.endswith("-run"):
         return ""
     inputs = [source] if source.is_file() else sorted(source.rglob("*.parquet"))
     inputs = [path for path in inputs if path.is_file() and not any(part.startswith(("_", ".")) for part in path.parts)]
     of_changes = "--table" in line.words or "--changes" in line.words
     # Messages have no order, so that no other column is read.
     tables = [_read(path, ("seq", "data") if of_changes else ("data",)) for path in inputs]
-    written = [path for path in files_below(out) if path.suffix == ".parquet" and "_state" not in path.parts]
+    written = [path for path in files_below(out) if path.suffix == ".parquet" and "_pgdecode" not in path.parts]
     n_written = sum(pq.read_metadata(path).num_rows for path in written)
     table = line.words[line.words.index("--table") + 1] if "--table" in line.words else None
     n_read = 0

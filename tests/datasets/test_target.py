@@ -380,7 +380,12 @@ def file(path: str, first: int, last: int, rows: int | None = None, **more: Any)
 
 BEFORE = State(
     position="seq",
-    files=[file("/raw/1", 0, 99, fingerprint="a"), file("/raw/2", 100, 199), file("/raw/3", 300, 390, 50)],
+    files=[
+        file("/raw/1", 0, 99, fingerprint="a"),
+        file("/raw/2", 100, 199, fingerprint="b"),
+        InputFile("", 0, "", 21, 260, 280),  # decoded in Python
+        file("/raw/3", 300, 390, 50, fingerprint="c"),
+    ],
 )
 
 
@@ -390,8 +395,9 @@ BEFORE = State(
         pytest.param(file("/new/1", 0, 99), "same", id="moved"),
         pytest.param(file("/raw/1", 0, 99), "same", id="touched"),
         pytest.param(file("/raw/all", 0, 199), "same", id="merged"),
-        pytest.param(file("/raw/part", 10, 149), "same", id="a part of files without gaps"),
-        pytest.param(file("/raw/all", 0, 390, 250), "same", id="merged with gaps"),
+        pytest.param(file("/raw/part", 10, 60), "came too late", id="a part of a file"),
+        pytest.param(file("/raw/part", 265, 270), "same", id="a part of what Python has decoded"),
+        pytest.param(file("/raw/all", 0, 390, 271), "same", id="merged with gaps"),
         pytest.param(InputFile("/raw/empty", 1, "1", 0), "same", id="empty"),
         pytest.param(file("/raw/4", 391, 400), 0, id="new"),
         pytest.param(file("/raw/2", 400, 500), 0, id="new under a known name"),
@@ -447,6 +453,13 @@ def test_only_the_listing_of_known_files_is_compared() -> None:
     assert unknown_files(listing, BEFORE) == [1, 2, 3]
 
 
+def test_a_file_with_other_rows_at_decoded_positions_is_refused() -> None:
+    for item, expected in ((file("/new/1", 0, 99), "a"), (file("/raw/all", 0, 199), "b")):
+        check_fingerprints(Selection([], [item]), BEFORE, lambda item, row, expected=expected: expected)  # type: ignore[misc]
+        with pytest.raises(RunError, match=f"{item.path}: came too late: .* of other rows"):
+            check_fingerprints(Selection([], [item]), BEFORE, lambda item, row: "other")
+
+
 def test_a_file_whose_decoded_rows_have_changed_is_refused() -> None:
     for found in (Selection([], [file("/raw/1", 0, 99)]), Selection([(file("/raw/1", 0, 120), 100)], [])):
         check_fingerprints(found, BEFORE, lambda item, row: "a" if row == 99 else None)
@@ -482,7 +495,7 @@ def test_a_state_with_many_files_is_read_back() -> None:
     files = [
         file(f"/raw/day={n % 30}/{n:010}.parquet", n * 10, n * 10 + 9, fingerprint="f" * 32) for n in range(10_000)
     ]
-    state = State({"position": 5}, {}, [(1, "public.t", "enum")], "s", "seq", {"slot": "x"}, files)
+    state = State({"position": 5}, {}, [(1, "public.t", "enum")], "s", "seq", False, {"slot": "x"}, files)
     found = parse_state(state.to_bytes(), "state", Path("/out/_pgdecode"), ())
     assert found.files == files
     assert (found.replication, found.session, found.position, found.source) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import random
 import time
 import weakref
@@ -22,13 +21,13 @@ from pgdecode.files.change_export import ChangeTotals, LocalOutputs, convert_cha
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, TableError
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
-from pgdecode.payloads.workers import ONE_WORKER, Workers
+from pgdecode.payloads.workers import Workers
 from pgdecode.protocol import messages as m
-from pgdecode.protocol.options import ChangeOptions, Format
+from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
 from support import captures
 from support.change_files import library_table
-from support.generators.slot import UNCHANGED, RandomSlot, Slot
+from support.generators.slot import RandomSlot, Slot
 from support.shell import written
 from support.tiers import full
 
@@ -45,25 +44,20 @@ def converted(
     is_snapshot: bool = False,
     reported: list[int] | None = None,
     catalog: RelationCatalog | None = None,
-    format: Format = "parquet",
-    workers: Workers = ONE_WORKER,
-    as_file: bool | None = None,
 ) -> ChangeTotals:
     """Decode tables to out.parquet, or to the folder out."""
-    as_file = len(tables) == 1 if as_file is None else as_file
     files = ordered_files(path, "data", "seq")
-    target = Path(f"out.{format}" if as_file else "out")
+    target = Path("out.parquet" if len(tables) == 1 else "out")
     totals, _ = convert_changes(
         files,
-        LocalOutputs(target, format, as_file=as_file),
+        LocalOutputs(target, "parquet", as_file=len(tables) == 1),
         relations=tables,
         is_snapshot=is_snapshot,
-        as_file=as_file,
-        format=format,
+        as_file=len(tables) == 1,
+        format="parquet",
         options=FileChangeOptions(ChangeOptions(mode), catalog=catalog),
         batch_rows=batch_rows,
         on_rows=([] if reported is None else reported).append,
-        workers=workers,
     )
     return totals
 
@@ -299,106 +293,6 @@ def test_tables_with_any_history_are_those_of_one_call(seed: int) -> None:
     path = saved(RandomSlot(rng, rng.choice([3, 20, 60])))
     for tables in (["public.t20001"], ["public.t20003", "public.t20002"]):
         assert_as_in_one_call(path, *tables, batch_rows=rng.choice([1, 5, 30, 1000]))
-
-
-# -- one file of a table whose columns change ----------------------------------------------------------------------
-
-BOOL, INT8, FLOAT4, FLOAT8, NUMERIC, VARCHAR = 16, 20, 700, 701, 1700, 1043
-# Columns, types, modifiers and values before and after; and whether the files are read once.
-CHANGED = [
-    pytest.param((["a"], [INT2], ["1"]), (["a", "b"], [INT2, TEXT], ["2", "x"]), True, id="added"),
-    pytest.param((["a", "b"], [INT2, TEXT], ["1", "x"]), (["b"], [TEXT], ["y"]), True, id="dropped"),
-    pytest.param((["a", "b"], [INT2, INT4], ["1", "2"]), (["c", "b"], [INT2, INT4], ["3", "4"]), True, id="renamed"),
-    pytest.param((["a"], [INT2], ["1"]), (["a"], [INT8], ["5000000000"]), True, id="int2 to int8"),
-    pytest.param((["a"], [FLOAT4], ["0.1"]), (["a"], [FLOAT8], ["0.1"]), True, id="float4 to float8"),
-    pytest.param((["a"], [VARCHAR], ["x"]), (["a"], [TEXT], ["y"]), True, id="varchar to text"),
-    pytest.param((["a"], [INT4], ["-7"]), (["a"], [TEXT], ["y"]), True, id="int4 to text"),
-    pytest.param((["a"], [BOOL], ["t"]), (["a"], [TEXT], ["y"]), True, id="bool to text"),
-    pytest.param((["a"], [FLOAT8], ["0.10"]), (["a"], [TEXT], ["y"]), False, id="float8 to text"),
-    pytest.param((["a"], [DATE], ["2001-02-03"]), (["a"], [TEXT], ["y"]), False, id="date to text"),
-    pytest.param((["a"], [TEXT], ["x"]), (["a"], [DATE], ["2001-02-03"]), True, id="text to date"),
-]
-Version = tuple[list[str], list[int], list[str]]
-
-
-def changed(before: Version, after: Version) -> Slot:
-    """Rows of both versions, updated and deleted with their old rows."""
-    slot = Slot()
-    for xid, (names, types, values) in enumerate((before, after), 7):
-        slot.begin(xid)
-        slot.relation(T, names, types=types, identity="f")
-        for _ in range(3):
-            slot.insert(T, *values)
-        slot.update(T, *values, old=values)
-        slot.update(T, UNCHANGED, *values[1:])
-        slot.delete(T, *values)
-        slot.commit()
-    return slot
-
-
-@pytest.mark.usefixtures("run")
-@pytest.mark.parametrize(("before", "after", "is_read_once"), CHANGED)
-@pytest.mark.parametrize(
-    ("group_bytes", "workers"), [(1, 1), (1, 2), (1 << 25, 1)], ids=["encoded", "encoded by workers", "waiting"]
-)
-def test_one_file_has_the_columns_of_all_versions(
-    before: Version,
-    after: Version,
-    is_read_once: bool,
-    workers: int,
-    group_bytes: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pgdecode.files.writers._GROUP_BYTES", group_bytes)
-    monkeypatch.setattr("pgdecode.files.writers._LEAST_GROUP_BYTES", group_bytes)
-    path = saved(changed(before, after))
-    expected = library_table(path, "public.t16385")
-    reported: list[int] = []
-    with Workers(workers) as threads:
-        totals = converted(path, "public.t16385", batch_rows=3, reported=reported, workers=threads)
-    found = pq.read_table("out.parquet")
-    assert found.schema.equals(expected.schema)
-    assert [field.metadata for field in found.schema] == [field.metadata for field in expected.schema]
-    assert found.to_pylist() == expected.to_pylist()
-    assert totals.changes == len(expected) == 12
-    assert (min(reported) > 0) == is_read_once
-
-
-@pytest.mark.usefixtures("run")
-@pytest.mark.parametrize(("before", "after", "is_read_once"), CHANGED)
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_one_text_file_has_the_columns_of_all_versions(
-    before: Version, after: Version, is_read_once: bool, format: Format
-) -> None:
-    path = saved(changed(before, after))
-    converted(path, "public.t16385", batch_rows=3, format=format)
-    Path(f"out.{format}").rename("in pieces")
-    converted(path, "public.t16385", batch_rows=100, format=format)
-    assert Path(f"out.{format}").read_bytes() == Path("in pieces").read_bytes()
-
-
-@pytest.mark.usefixtures("run")
-def test_a_bad_row_with_a_former_name_is_read_again() -> None:
-    slot = changed((["a", "b"], [INT2, INT4], ["1", "2"]), (["c", "b"], [INT2, INT4], ["3", "4"]))
-    slot.payloads[2] = slot.payloads[2].replace(b"\1" + b"1", b"\1" + b"x")
-    path = saved(slot)
-    expected = library_table(path, "public.t16385", mode="PERMISSIVE")
-    assert "column 'c'" in expected["_error"].drop_null()[0].as_py()
-    reported: list[int] = []
-    converted(path, "public.t16385", batch_rows=3, mode="PERMISSIVE", reported=reported)
-    assert min(reported) < 0
-    assert pq.read_table("out.parquet").to_pylist() == expected.to_pylist()
-
-
-@pytest.mark.usefixtures("run")
-def test_json_lines_in_a_folder_go_on_in_one_file() -> None:
-    path = saved(changed((["a"], [INT2], ["1"]), (["a", "b"], [INT2, TEXT], ["2", "x"])))
-    totals = converted(path, "public.t16385", batch_rows=3, format="jsonl", as_file=False)
-    assert [(file.number, file.rows) for file in totals.files] == [(1, 12)]
-    lines = [json.loads(line) for line in Path("out/public.t16385.jsonl").read_text().splitlines()]
-    assert [sorted(name for name in line if not name.startswith("_")) for line in lines] == [["a"]] * 6 + [
-        ["a", "b"]
-    ] * 6
 
 
 # -- rows at the end -------------------------------------------------------------------------------------------------

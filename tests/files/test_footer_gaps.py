@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pgdecode.datasets.target import read_manifests
 from pgdecode.files.file_metadata import accepted_gaps, gaps_of, notes_of
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.runs.errors import RunError
-from pgdecode.runs.manifest import read_manifest
 from support.captured_files import GAP, captured
 from support.shell import Shell
 
@@ -94,7 +94,7 @@ def test_decode_refuses_a_gap_and_warns_of_one_that_is_accepted(
         f"pgdecode: warning: {path}: the changes from 0/20 to 0/1A0 are missing before it"
     )
     if as_folder and what in ("changes", "table"):
-        [listed] = read_manifest(Path(out)).input.gaps
+        [listed] = read_manifests(out)[-1].input.gaps
         assert listed == {"file": path.name, "from": "0/20", "to": "0/1A0", "reason": GAP["reason"]}
 
 
@@ -103,11 +103,11 @@ def test_a_gap_between_runs_is_refused_too(run: Shell, raw: Path) -> None:
     later.mkdir()
     for path in sorted(raw.iterdir())[1:]:
         path.rename(later / path.name)
-    assert run("decode", str(raw), "first", "--changes").code == 0
-    refused = run("decode", str(later), "second", "--changes", "--resume", "first")
+    assert run("decode", str(raw), "out", "--changes").code == 0
+    refused = run("decode", str(later), "out", "--changes")
     assert refused.code == 2
     assert "--accept-gap" in refused.err
-    assert run("decode", str(later), "second", "--changes", "--resume", "first", "--accept-gap").code == 0
+    assert run("decode", str(later), "out", "--changes", "--accept-gap").code == 0
 
 
 def test_files_without_gaps_are_not_affected(run: Shell, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgdecode.runs.atomic_output import check_target, staged
+from pgdecode.datasets.single_file import check_target, staged
 from pgdecode.storage.errors import PathError
 from support.generators.samples import SAMPLES
 from support.payload_files import written

@@ -6,80 +6,76 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
+from pgdecode.datasets.manifest import OutputFile
+from pgdecode.datasets.target import NewOutput, Run
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
+from pgdecode.files.envelope_batches import DecodedBatch, FileEnd, prepared_batches
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
-from pgdecode.files.writers import message_layout, open_writer
+from pgdecode.files.writers import message_layout, writer_to
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.limits import LIMITS, Limits
-from pgdecode.protocol.options import Format, InStream, Mode
-from pgdecode.storage.object_path import FilePath, relative_name
+from pgdecode.protocol.options import Empty, Format, InStream, Mode
+from pgdecode.storage.object_path import FilePath
 
 
 @dataclass
-class Totals:
-    """Counts of decoded data so far."""
+class MessageTotals:
+    """Counts of decoded messages, and the files that were written."""
 
     rows: int = 0
     payload_bytes: int = 0
     bad_rows: Counter[str] = field(default_factory=Counter)  # by error code
-    files: list[tuple[str, int]] = field(default_factory=list)  # names, relative to a folder, and rows
+    files: list[OutputFile] = field(default_factory=list)
 
 
-def convert(
+def convert_messages(
     files: Sequence[PayloadFile],
-    source: FilePath,
-    target: Path,
+    run: Run,
+    open_output: Callable[[PayloadFile], NewOutput],
     *,
-    as_file: bool,
     format: Format,
     fields: Sequence[str] | None = None,
     in_stream: InStream | bool = "ordered",
     mode: Mode = "FAILFAST",
+    empty: Empty = "null",
     limits: Limits = LIMITS,
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
+    ends: dict[FilePath, FileEnd] | None = None,
     on_rows: Callable[[int], None] = lambda n_rows: None,
     on_bad: Callable[[pa.RecordBatch], object] = lambda bad: None,
-) -> Totals:
-    """Decode files.
+) -> MessageTotals:
+    """Decode files, each to a file of its own.
 
     Parameters
     ----------
     files : sequence of PayloadFile
-        The result of `payload_files(source, ...)`.
-    source : Path or ObjectPath
-        The path of the input.
-    target : Path
-        Must not exist.
-    as_file : bool
-        Make `target` a file, for a single input file; otherwise a folder with a file for each input file, under its
-        relative path.
+    run : Run
+        It accepts the files.
+    open_output : callable
+        Creates the output file of an input file.
     format : {"parquet", "jsonl", "csv"}
-    fields, in_stream, mode, limits, batch_rows
+    fields, in_stream, mode, empty, limits, batch_rows
         As in `decoded_batches`.
     workers : Workers
         They read ahead, decode and encode the output, which does not depend on their number.
+    ends : dict of path to FileEnd, optional
+        As in `prepared_batches`.
     on_rows : callable
         Called with the number of rows after each batch.
     on_bad : callable
         Called with bad payloads, as `writers.BAD_PAYLOADS`.
 
-    Returns
-    -------
-    Totals
-
     Raises
     ------
     FileFault
-        As in `decoded_batches`. The caller must remove the incomplete output.
+        As in `decoded_batches`.
     """
-    totals = Totals()
+    totals = MessageTotals()
     wanted = fields_to_decode(fields) if format != "parquet" else envelope_schema(fields).names
     schemas = {
         file.path: pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))]) for file in files
@@ -89,19 +85,32 @@ def convert(
         return with_kept_columns(batch, file.keep, schemas[file.path])
 
     found = prepared_batches(
-        files, prepared, wanted, in_stream, mode, limits=limits, batch_rows=batch_rows, workers=workers
+        files,
+        prepared,
+        wanted,
+        in_stream,
+        mode,
+        empty=empty,
+        limits=limits,
+        batch_rows=batch_rows,
+        workers=workers,
+        ends=ends,
     )
-    with closing(found), ExitStack() as unfinished:
+    unfinished: list[tuple[NewOutput, int]] = []
+
+    def accept() -> None:
+        totals.files.extend(run.accept(output.written(n_rows)) for output, n_rows in unfinished)
+        unfinished.clear()
+
+    with closing(found), ExitStack() as ending:
         following = next(found, None)
         for file in files:
-            name = _part_name(file.path, source, format)
             n_rows = 0
-            part = target if as_file else target / name
-            part.parent.mkdir(parents=True, exist_ok=True)
             layout = message_layout(file.keep, fields)
             # Workers encode the end of the file before while they decode this one.
-            with unfinished.pop_all():
-                write = unfinished.enter_context(open_writer(part, format, schemas[file.path], layout, workers=workers))
+            with ending.pop_all():
+                output = ending.enter_context(open_output(file))
+                write = ending.enter_context(writer_to(output, format, schemas[file.path], layout, workers=workers))
                 while following is not None and following[0] is file:
                     _, batch, rows = following
                     write(rows)
@@ -114,13 +123,10 @@ def convert(
                     on_rows(batch.n_read)
                     following = next(found, None)
                 write.flush()
-            totals.files.append((name.as_posix(), n_rows))
+            accept()
+            unfinished.append((output, n_rows))
+    accept()
     return totals
-
-
-def _part_name(path: FilePath, source: FilePath, format: str) -> Path:
-    relative = Path(relative_name(path, source))
-    return relative.with_name(f"{relative.name.removesuffix('.parquet')}.{format}")
 
 
 def with_kept_columns(batch: DecodedBatch, keep: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:

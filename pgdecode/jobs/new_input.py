@@ -1,0 +1,247 @@
+"""The input of a run: the files below a path that its data set does not have yet, and the new rows of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.input_selection import (
+    Listed,
+    Selection,
+    check_fingerprints,
+    check_no_gap,
+    check_source,
+    recorded,
+    select_by_name,
+    select_by_position,
+    unknown_files,
+)
+from pgdecode.datasets.manifest import Input
+from pgdecode.datasets.state import InputFile, State
+from pgdecode.files.file_metadata import gaps_of, source_of
+from pgdecode.files.ordered_files import OrderedFiles, is_captured, open_ordered
+from pgdecode.files.payload_file import PayloadFile, fingerprint_of
+from pgdecode.files.payload_files import USUAL_NAMES, find_files, open_files
+from pgdecode.protocol.options import Unwrap
+from pgdecode.storage.object_path import FilePath, ObjectPath, real_path, relative_name, size_of
+
+
+@dataclass(frozen=True)
+class NewInput:
+    """The input of a run.
+
+    Attributes
+    ----------
+    source : Path or ObjectPath
+        Where it was listed.
+    state : State
+        After the last run.
+    files : sequence of PayloadFile
+        Files with new rows, without those that have been decoded.
+    selection : Selection
+    """
+
+    source: FilePath
+    state: State
+    files: Sequence[PayloadFile]
+    selection: Selection
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come since the last run."""
+        return not any(file.n_rows for file in self.files) and bool(self.state.files)
+
+    def described(self, rows: int, first: int | None, last: int | None, *, is_counted: bool) -> Input:
+        """Describe the input for the manifest."""
+        files = [
+            {"path": relative_name(file.path, self.source), "rows": file.n_rows, "bytes": size_of(file.path)}
+            for file in self.files
+        ]
+        gaps = [gap.as_dict(self.source) for gap in gaps_of(self.files)]
+        return Input(rows, first, last, is_counted, source_of(self.files), files, gaps)
+
+    def state_after(
+        self, fingerprints: Mapping[FilePath, str], streamed: Mapping[FilePath, bool | None] | None = None, **more: Any
+    ) -> State:
+        """Return the state after the run, once all files are decoded. `more` are other values of the state.
+
+        `fingerprints` are of the last rows of files, and `streamed` the stream states at the ends of files.
+        """
+        decoded = [
+            item._replace(
+                fingerprint=fingerprints.get(file.path), in_stream=None if streamed is None else streamed.get(file.path)
+            )
+            for file, (item, _) in zip(self.files, self.selection.new, strict=True)
+        ]
+        entries = {item.path: item for item in self.state.files}
+        for item in [*recorded(self.selection, self.state), *decoded]:
+            # What has been decoded last is at the end.
+            entries.pop(item.path, None)
+            entries[item.path] = item
+        return replace(self.state, source=source_of(self.files) or self.state.source, files=[*entries.values()], **more)
+
+
+def new_messages(
+    source: FilePath, state: State, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto"
+) -> NewInput:
+    """Find the files to decode to messages, each of which is a sequence of its own.
+
+    Parameters
+    ----------
+    source : Path or ObjectPath
+    state : State
+        After the last run.
+    payload, keep, unwrap
+        As in `payload_files`.
+
+    Raises
+    ------
+    PathError, FileFault
+        As in `payload_files`.
+    RunError
+        If a file has changed after it was decoded.
+    """
+    paths = _unknown(source, state)
+    opened = open_files([path for path, _ in paths], payload, keep, unwrap) if paths else []
+    entries = [_described(file, item, _usual_position(file)) for file, (_, item) in zip(opened, paths, strict=True)]
+    return _selected(source, state, opened, select_by_name(entries, state, is_ordered=False), entries)
+
+
+def new_changes(
+    source: FilePath,
+    state: State,
+    last: int,
+    payload: str,
+    position: str | None = None,
+    session: str | None = None,
+    unwrap: Unwrap = "auto",
+) -> tuple[NewInput, OrderedFiles]:
+    """Find the files that continue the sequence of payloads.
+
+    Parameters
+    ----------
+    source : Path or ObjectPath
+    state : State
+        After the last run.
+    last : int
+        The last position that has been decoded; -1 before the first run.
+    payload, position, session, unwrap
+        As in `ordered_files`.
+
+    Raises
+    ------
+    PathError, FileFault
+        As in `ordered_files`.
+    RunError
+        If a file came too late, has changed after it was decoded, or comes from another slot; if payloads are missing
+        before it; or if positions come from elsewhere than those before.
+    """
+    paths = _unknown(source, state)
+    if not paths:
+        return NewInput(source, state, [], Selection([], [])), OrderedFiles((), state.position, session)
+    listing = dict(paths)
+    ordered = open_ordered([*listing], payload, position, session, unwrap)
+    if ordered.is_counted:
+        ordered = replace(ordered, position=None)
+    _check_positions(state, ordered)
+    column = ordered.position
+    entries = [_described(file, listing[file.path], column) for file in ordered.files]
+    if column is None:
+        selection = select_by_name(entries, state, is_ordered=True)
+    else:
+        selection = select_by_position(entries, state, last)
+    found = _selected(source, state, ordered.files, selection, entries)
+    check_source(state, source_of(found.files))
+    check_no_gap(state, last, selection, is_captured=is_captured(found.files))
+    return found, replace(ordered, files=tuple(found.files), first_position=last + 1, last_session=state.session)
+
+
+def check_all_there(found: NewInput) -> None:
+    """Check that no decoded file has gone, for an output that is made anew from all files.
+
+    Raises
+    ------
+    RunError
+    """
+    listed = {item.path for _, item in listing_of(found.source, may_be_empty=True)}
+    same = {(item.first, item.last, item.rows) for item in found.selection.same}
+    for item in found.state.files:
+        if item.path not in listed and (item.first is None or (item.first, item.last, item.rows) not in same):
+            raise RunError(
+                f"{item.path}: is missing: a snapshot is made anew from all files, and this one was decoded before"
+            )
+
+
+def listing_of(source: FilePath, *, may_be_empty: bool = False) -> list[tuple[FilePath, Listed]]:
+    """List the files of a path with their sizes and times, without opening them.
+
+    Raises
+    ------
+    PathError
+        As in `find_files`; with `may_be_empty`, a folder may have no files.
+    """
+    paths = find_files(source, may_be_empty=may_be_empty)
+    if isinstance(source, ObjectPath):
+        return [(path, Listed(str(path), size_of(path), _version(path))) for path in paths]
+    real = real_path(source)
+    found: list[tuple[FilePath, Listed]] = []
+    for path in paths:
+        assert isinstance(path, Path)
+        stat = path.stat()
+        name = str(real if path == source else real / path.relative_to(source))
+        found.append((path, Listed(name, stat.st_size, str(stat.st_mtime_ns))))
+    return found
+
+
+def _version(path: FilePath) -> str:
+    return path.e_tag or "" if isinstance(path, ObjectPath) else ""
+
+
+def _unknown(source: FilePath, state: State) -> list[tuple[FilePath, Listed]]:
+    found = listing_of(source, may_be_empty=bool(state.files))
+    return [found[number] for number in unknown_files([item for _, item in found], state)]
+
+
+def _usual_position(file: PayloadFile) -> str | None:
+    """Return the column of integers that tells which rows a file has, according to its statistics."""
+    ranges = [{name for name, _, _ in group.ranges} for group in file.groups]
+    return next((name for name in USUAL_NAMES if ranges and all(name in names for names in ranges)), None)
+
+
+def _described(file: PayloadFile, listed: Listed, column: str | None) -> InputFile:
+    first = last = None
+    if column is not None and file.n_rows:
+        limits = [limit for group in file.groups for limit in group.ranges if limit[0] == column]
+        if len(limits) == len(file.groups):
+            first, last = min(low for _, low, _ in limits), max(high for _, _, high in limits)
+        else:
+            first, last = file.range_of(column) or (None, None)
+    return InputFile(*listed, file.n_rows, first, last)
+
+
+def _selected(
+    source: FilePath, state: State, opened: Sequence[PayloadFile], selection: Selection, entries: Sequence[InputFile]
+) -> NewInput:
+    """Check the files that the state has, and leave out the rows that have been decoded."""
+    files = {item.path: file for item, file in zip(entries, opened, strict=True)}
+
+    def fingerprint(item: InputFile, row: int) -> str | None:
+        batches = files[item.path].after(row).batches(1)
+        return fingerprint_of(next(batches).column(files[item.path].payload)[0])
+
+    check_fingerprints(selection, state, fingerprint)
+    return NewInput(source, state, [files[item.path].after(n_rows) for item, n_rows in selection.new], selection)
+
+
+def _check_positions(state: State, ordered: OrderedFiles) -> None:
+    if not state.files:
+        return
+    columns = (state.position, ordered.position)
+    if state.is_counted == (ordered.position is None) and (None in columns or len({*columns}) == 1):
+        return
+    before = "are counted" if state.is_counted else f"are from the column {state.position or 'of positions'!r}"
+    now = "are counted" if ordered.position is None else f"are from the column {ordered.position!r}"
+    raise RunError(f"{ordered.files[0].path}: its positions {now}, but those of the input so far {before}")
