@@ -98,7 +98,9 @@ class WholeRun:
 
 def files_of(output: Path) -> list[Path]:
     """List the files of an output."""
-    return sorted(output.iterdir()) if output.is_dir() else [output]
+    if not output.is_dir():
+        return [output]
+    return sorted(path for path in output.rglob("*") if path.is_file() and path.parent.name != "_pgdecode")
 
 
 def rows_of(output: Path) -> int:

@@ -46,7 +46,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "_manifest.json"
+        if path.is_file() and path.parent.name != "_pgdecode"
     }
 
 

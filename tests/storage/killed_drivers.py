@@ -17,8 +17,8 @@ from pathlib import Path
 import obstore
 
 from pgdecode.cli.main import main
-from pgdecode.runs.errors import RunFault
-from pgdecode.runs.manifest import Manifest, read_manifest
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.target import ObjectFolder, read_manifests
 from pgdecode.storage.object_path import ObjectPath, object_path
 from pgdecode.storage.object_store import listed, store_of
 from support import captures
@@ -39,12 +39,9 @@ sys.exit(main(["decode", *sys.argv[1:]]))
 
 def complete_manifest(target: ObjectPath, n_rows: int) -> Manifest | None:
     """Read the manifest, and check that all its files are there; None if there is none."""
-    try:
-        manifest = read_manifest(target)
-    except RunFault as error:
-        if "has no _manifest.json" in str(error):
-            return None
-        raise
+    manifest = ObjectFolder(target).last()
+    if manifest is None:
+        return None
     assert manifest.rows == n_rows
     for file in manifest.files:
         content = bytes(obstore.get(store_of(target), f"{target.key}/{file.name}").bytes())
@@ -77,13 +74,15 @@ def kill_one(store: Emulator, source: ObjectPath, engine: str, seconds: float, o
     found = complete_manifest(target, n_rows)
     left = "nothing" if found is None else "the former output" if found == former else "the new output"
     assert left != "nothing" or former is None
-    # What is left can be removed, and the same call then completes.
-    assert main(["clean", str(target), "--older-than", "0s", *store.shell]) == 0
-    names = {item.below(target) for item, _ in listed(target)}
-    assert names == (set() if found is None else {"_manifest.json", *(file.name for file in found.files)})
-    again = main(["decode", *options[:3], *store.shell])
-    assert again == (0 if found is None else 2)
-    assert complete_manifest(target, n_rows) is not None
+    # The same call then completes, and a commit removes what is left.
+    assert main(["decode", *options[:3], *store.shell]) == 0
+    assert complete_manifest(target, n_rows) == (found or complete_manifest(target, n_rows))
+    if found is not None:
+        assert main(["decode", *options[:3], "--overwrite", *store.shell]) == 0
+    last = complete_manifest(target, n_rows)
+    assert last is not None
+    named = {file.name for file in (*last.files, *last.state)} | {f"_pgdecode/{last.number:010}.json"}
+    assert {item.below(target) for item, _ in listed(target)} == named
     return left
 
 
@@ -108,7 +107,7 @@ def campaign(store: Emulator, kills: int, rng: random.Random, engines: tuple[str
         engine = engines[number % len(engines)]
         if engine not in durations:
             durations[engine] = run_duration(store, source, engine)
-            n_rows = read_manifest(f"{source.root}/whole", store.options).rows
+            n_rows = read_manifests(f"{source.root}/whole", store.options)[-1].rows
         left = kill_one(store, source, engine, rng.uniform(0, durations[engine]), bool(number % 2), n_rows)
         outcomes[left] = outcomes.get(left, 0) + 1
     return outcomes
