@@ -29,7 +29,7 @@ from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import MESSAGES
-from pgdecode.protocol.options import InStream, Mode, Unwrap, limits_with
+from pgdecode.protocol.options import InStream, Mode, Unwrap
 from pgdecode.storage.object_path import file_path
 
 KINDS = (*(message.kind for message in MESSAGES), "error")
@@ -69,10 +69,8 @@ def cat(
     in_stream: str,
     position: str | None,
     session: str | None,
-    mode: Mode,
-    max_value_bytes: int,
     storage_options: dict[str, str],
-    **of_changes: Any,
+    **given: Any,
 ) -> None:
     r"""Print each message in PATH, a Parquet file or a folder of them; also s3://, gs://, az:// or abfss://.
 
@@ -90,19 +88,21 @@ def cat(
     """
     context = click.get_current_context()
     path = file_path(location, storage_options)
-    lines: Iterator[list[str]]
     if changes:
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
-        parameters.check_names("--kind", kinds, KINDS_OF_CHANGES)
-        options = parameters.change_parameters(mode, of_changes, limits_with(max_value_bytes))
-        ordered = ordered_files(path, payload, position, session, unwrap)
-        files: Sequence[PayloadFile] = ordered.files
-        lines = _change_lines(ordered, options, kinds)
     else:
         parameters.refuse(context, parameters.OF_CHANGES, "--changes")
+    options = parameters.options_from(given)
+    lines: Iterator[list[str]]
+    if changes:
+        parameters.check_names("--kind", kinds, KINDS_OF_CHANGES)
+        ordered = ordered_files(path, payload, position, session, unwrap)
+        files: Sequence[PayloadFile] = ordered.files
+        lines = _change_lines(ordered, FileChangeOptions(options, given["catalog"]), kinds)
+    else:
         parameters.check_names("--kind", kinds, KINDS)
         files = payload_files(path, payload, (), unwrap)
-        lines = _message_lines(files, kinds, parameters.IN_STREAM[in_stream], mode, limits_with(max_value_bytes))
+        lines = _message_lines(files, kinds, parameters.IN_STREAM[in_stream], options.mode, options.limits)
     for note in notes_of(files):
         warn(note)
     left = sys.maxsize if limit is None else limit

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -38,8 +39,8 @@ from pgdecode.jobs.local_run import CHANGES, MESSAGES, Decoded, DecodeJob
 from pgdecode.jobs.local_run import decode as decode_here
 from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Format, Mode, NameClash, UnrepresentableValues, Unwrap, limits_with
-from pgdecode.rows.options import OF_TABLES, Options
+from pgdecode.protocol.options import Format, Mode
+from pgdecode.rows.options import OF_TABLES
 from pgdecode.storage.object_path import FilePath, file_path, real_path
 from pgdecode.storage.object_store import found_object
 
@@ -130,40 +131,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
     "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Print the first N rows of each output."
 )
 @parameters.as_json
-def decode(
-    source_location: str,
-    target_location: str,
-    messages: bool,
-    changes: bool,
-    tables: tuple[str, ...],
-    snapshots: tuple[str, ...],
-    engine: Engine,
-    master: str | None,
-    remote: str | None,
-    conf: dict[str, str],
-    format: Format | None,
-    payload: str,
-    unwrap: Unwrap,
-    keep: tuple[str, ...],
-    fields: tuple[str, ...],
-    in_stream: str,
-    position: str | None,
-    session: str | None,
-    renames: dict[str | int, list[tuple[str, str, int]]],
-    unrepresentable: UnrepresentableValues,
-    name_clash: NameClash,
-    mode: Mode,
-    max_value_bytes: int,
-    workers: int | None,
-    batch_rows: int | None,
-    accept_gap: bool,
-    storage_options: dict[str, str],
-    bad: Path | None,
-    overwrite: bool,
-    show: int,
-    as_json: bool | None,
-    **of_changes: Any,
-) -> None:
+def decode(source_location: str, target_location: str, **given: Any) -> None:
     """Decode IN, a Parquet file or a folder of them, to OUT.
 
     OUT is a folder that grows: the same call again decodes what has come to IN since, and adds it to OUT as new files.
@@ -189,70 +157,53 @@ def decode(
     Object stores: IN and OUT may be s3://, gs://, az:// or abfss://. Files have unique names, and the manifests in
     _pgdecode name those that count.
     """
-    source, target = file_path(source_location, storage_options), file_path(target_location, storage_options)
+    source, target = (file_path(item, given["storage_options"]) for item in (source_location, target_location))
     context = click.get_current_context()
-    if messages + changes + bool(tables) + bool(snapshots) > 1:
+    tables, snapshots, engine, bad = (given[name] for name in ("tables", "snapshots", "engine", "bad"))
+    if given["messages"] + given["changes"] + bool(tables) + bool(snapshots) > 1:
         raise click.UsageError("use only one of --messages, --changes, --table and --snapshot")
-    what = tables or snapshots or ((CHANGES,) if changes else (MESSAGES,))
+    what = tables or snapshots or ((CHANGES,) if given["changes"] else (MESSAGES,))
     _check_options(context, what, engine, is_snapshot=bool(snapshots))
-    if unknown := [name for name in renames if name not in what]:
+    if unknown := [name for name in given["renames"] if name not in what]:
         raise click.UsageError(f"--rename {unknown[0]}: not a table of --table or --snapshot")
-    parameters.check_names("--fields", fields, ENVELOPE_NAMES)
+    parameters.check_names("--fields", given["fields"], ENVELOPE_NAMES)
     # By default, Spark does not distinguish names by case.
-    collision = next((name for name in keep if name.lower() in ENVELOPE_NAMES), None)
+    collision = next((name for name in given["keep"] if name.lower() in ENVELOPE_NAMES), None)
     if collision is not None:
         raise click.UsageError(f"--keep {collision}: a decoded column has that name")
+    options = parameters.options_from(given)
     if bad is not None:
-        mode = _mode_with_bad(context, mode, bad, source, target)
-    chosen = _format(target, format)
-    catalog = of_changes.pop("catalog")
-    try:
-        options = Options(
-            mode=mode,
-            limits=limits_with(max_value_bytes),
-            unrepresentable=unrepresentable,
-            renames=renames or None,
-            name_clash=name_clash,
-            **{**of_changes, "types": of_changes["types"] or None},
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    is_file = engine == "local" and isinstance(target, Path) and target.suffix == f".{chosen}"
+        options = replace(options, mode=_mode_with_bad(context, options.mode, bad, source, target))
+    format = _format(target, given["format"])
+    is_file = engine == "local" and isinstance(target, Path) and target.suffix == f".{format}"
     if is_file and what == (MESSAGES,):
         is_file = source.is_file() if isinstance(source, Path) else found_object(source) is not None
+    names = ("payload", "unwrap", "position", "session", "catalog", "keep", "accept_gap", "overwrite", "bad")
     job = DecodeJob(
         source=source,
         target=target_at(target, as_file=is_file and len(what) == 1),
         what=what,
-        format=chosen,
-        payload=payload,
-        unwrap=unwrap,
-        position=position,
-        session=session,
+        format=format,
         options=options,
         is_snapshot=bool(snapshots),
-        catalog=catalog,
-        keep=keep,
-        fields=fields or None,
-        in_stream=parameters.IN_STREAM[in_stream],
-        accept_gap=accept_gap,
-        overwrite=overwrite,
-        bad=bad,
-        batch_rows=batch_rows or BATCH_ROWS,
-        workers=workers or all_cores(),
+        fields=given["fields"] or None,
+        in_stream=parameters.IN_STREAM[given["in_stream"]],
+        batch_rows=given["batch_rows"] or BATCH_ROWS,
+        workers=given["workers"] or all_cores(),
+        **{name: given[name] for name in names},
     )
     started = time.monotonic()
     with parameters.suggesting(
         f"{'--mode DROPMALFORMED' if engine == 'spark' else '--bad FILE'} leaves bad messages out"
     ):
         if engine == "spark":
-            report = _decode_on_spark(job, storage_options, {"master": master, "remote": remote, "conf": conf})
+            report = _decode_on_spark(job, given)
         else:
             report = _report(job, decode_here(job, progress, warn), time.monotonic() - started)
     click.echo(f"{printable(str(target))}: {report}", err=True)
-    if show and isinstance(target, Path):
-        as_tables = is_terminal() if as_json is None else not as_json
-        _show(job, target, show, as_tables=as_tables)
+    if given["show"] and isinstance(target, Path):
+        as_tables = is_terminal() if given["as_json"] is None else not given["as_json"]
+        _show(job, target, given["show"], as_tables=as_tables)
 
 
 def _check_options(context: click.Context, what: tuple[str, ...], engine: Engine, *, is_snapshot: bool) -> None:
@@ -321,7 +272,7 @@ def _without_rows(job: DecodeJob, skipped: int, undecided: int, *, keeps: bool) 
     return text
 
 
-def _decode_on_spark(job: DecodeJob, storage_options: dict[str, str], spark: Mapping[str, Any]) -> str:
+def _decode_on_spark(job: DecodeJob, given: Mapping[str, Any]) -> str:
     """Run the job on Spark, and describe what it has read and written."""
     try:
         from spark_udfs import decode_files
@@ -331,26 +282,25 @@ def _decode_on_spark(job: DecodeJob, storage_options: dict[str, str], spark: Map
         if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
-    options = job.options
-    given: dict[str, Any] = {}
+    options: dict[str, Any]
     what: str | tuple[str, ...] = job.what[0]
     files = ordered_files(job.source, job.payload, job.position, job.session, job.unwrap)
     if what == MESSAGES:
-        given = {"keep": job.keep, "fields": job.fields, "in_stream": job.in_stream}
+        options = {"mode": job.options.mode, "keep": job.keep, "fields": job.fields, "in_stream": job.in_stream}
     else:
         if files.position is None:
             raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
-        names = ("start", "empty", "include_uncommitted", "drop_duplicates", "types", "renames", "unrepresentable")
-        given = {name: getattr(options, name) for name in (*names, "name_clash", "encoding", "datestyle")}
-        given |= {"position": files.position, "session": files.session, "catalog": job.catalog}
+        options = {name: getattr(job.options, name) for name in parameters.DECLARED}
+        options |= {"position": files.position, "session": files.session, "catalog": job.catalog}
         # Several tables, or OUT as a folder, have a folder for each table.
         if what != CHANGES and (len(job.what) > 1 or job.target.path.suffix != f".{job.format}"):
             what = job.what
+    which = given["master"], given["remote"], given["conf"]
     started = time.monotonic()
     try:
         with (
             task_progress() as on_tasks,
-            _session(**spark) if any(spark.values()) else nullcontext(None) as session,
+            _session(*which) if any(which) else nullcontext(None) as session,
             nullcontext() if on_tasks is None else watched(session, on_tasks),
             plain_warnings(),
         ):
@@ -359,19 +309,18 @@ def _decode_on_spark(job: DecodeJob, storage_options: dict[str, str], spark: Map
                 _location(job.source),
                 _location(job.target.path),
                 what=what,
-                storage_options=storage_options,
+                storage_options=given["storage_options"],
                 payload=job.payload,
                 unwrap=job.unwrap,
                 accept_gap=job.accept_gap,
-                mode=options.mode,
-                max_value_bytes=options.limits.max_value_bytes,
+                max_value_bytes=given["max_value_bytes"],
                 format=job.format,
                 overwrite=job.overwrite,
-                **given,
+                **options,
             )
     except JavaNotFound as error:
         raise click.UsageError(str(error)) from error
-    counts = _bad(done.bad_rows, options.mode)
+    counts = _bad(done.bad_rows, job.options.mode)
     if job.what != (MESSAGES,):
         counts = f"{counted(done.rows, 'change')}, {counts}"
         counts += _without_rows(job, done.skipped, done.undecided, keeps=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 
+from pgdecode.changes.stored_state import replication_of
 from pgdecode.cli import parameters
 from pgdecode.cli.main import in_shell
-from pgdecode.cli.report import report_text
-from pgdecode.cli.state_report import state_figures, state_text
+from pgdecode.cli.report import plain_table, printed, report_text, safe_text
 from pgdecode.cli.terminal import counted, progress, standard_output
 from pgdecode.datasets.single_file import staged
+from pgdecode.datasets.target import target_at
 from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.file_metadata import gaps_of, notes_of
@@ -24,9 +26,13 @@ from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics
 from pgdecode.payloads.unwrap import hint
 from pgdecode.payloads.workers import Workers, all_cores
+from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import Unwrap, limits_with
+from pgdecode.relations.relation_json import version_to_json
+from pgdecode.relations.relation_version import BEFORE
+from pgdecode.relations.table_names import qualified_name
 from pgdecode.storage.errors import PathError
-from pgdecode.storage.object_path import file_path
+from pgdecode.storage.object_path import FilePath, file_path
 
 # The greatest number of tables for which JSON is indented.
 _INDENTED = 100
@@ -82,9 +88,9 @@ def inspect(
             raise click.UsageError(f"--catalog is for an output folder of decode; {path} is a file")
         of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "max_value_bytes", "write_catalog"]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
-        found_state = state_figures(path)
+        found_state = _state_figures(path)
         with standard_output() as write:
-            write(_json(found_state) if as_json else state_text(found_state, Console()))
+            write(_json(found_state) if as_json else _state_text(found_state, Console()))
         return
     files = ordered_files(path, payload, position, unwrap=unwrap)
     if write_catalog is not None and write_catalog.exists():
@@ -155,3 +161,67 @@ def _write_catalog(target: Path, transaction_statistics: TransactionStatistics |
         raise FileFault(f"{target}: not written: {why}")
     with staged(target) as hidden:
         hidden.write_text(transaction_statistics.catalog.to_json(), encoding="utf-8")
+
+
+def _state_figures(path: FilePath) -> dict[str, Any]:
+    """Collect the figures of the state of a data set as JSON values.
+
+    Raises
+    ------
+    RunFault
+        If it is not a data set, or is damaged.
+    """
+    target = target_at(path)
+    *_, manifest = target.manifests()
+    stored = target.state(manifest)
+    state, files = replication_of(stored), len(stored.files)
+    undecided = [
+        {
+            "xid": item.xid,
+            "gid": item.gid,
+            "begin_position": item.begin_position,
+            "changes": sum(payloads.rows for payloads in stored.payloads.get(item.begin_position, ())),
+        }
+        for item in state.undecided
+    ]
+    return {
+        "path": printable(str(path)),
+        "engine": manifest.engine,
+        "what": list(manifest.what),
+        "runs": manifest.number,
+        "input_files": files,
+        "next_position": state.position,
+        "last_lsn": None if state.last_lsn < 0 else lsn_to_text(state.last_lsn),
+        "undecided": undecided,
+        "relations": [version_to_json(item) for item in state.relations.versions],
+    }
+
+
+def _state_text(figures: dict[str, Any], console: Console) -> str:
+    """Format figures of `state_figures` for the width and the colours of the console."""
+    return printed(_state_parts(figures), console)
+
+
+def _state_parts(figures: dict[str, Any]) -> Iterator[Any]:
+    what = f" of {', '.join(figures['what'])}" if figures["what"] else ""
+    yield Group(
+        safe_text(figures["path"], "bold"),
+        safe_text(f"run {figures['runs']:,}{what} by the engine {figures['engine']}"),
+        safe_text(f"next position {figures['next_position']}, last commit {figures['last_lsn'] or 'none'}"),
+    )
+    undecided = plain_table("undecided transaction", "gid", "#began at", "#changes")
+    for item in figures["undecided"]:
+        gid = safe_text(item["gid"] or "-")
+        undecided.add_row(str(item["xid"]), gid, str(item["begin_position"]), f"{item['changes']:,}")
+    if figures["undecided"]:
+        yield undecided
+    relations = plain_table("relation", "#oid", "#at", "columns")
+    for version in figures["relations"]:
+        relation = version["relation"]
+        name = safe_text(qualified_name(relation["namespace"] or "pg_catalog", relation["name"]))
+        columns = safe_text(", ".join(column["name"] for column in relation["columns"]) or "no columns")
+        at = ("before" if version["position"] == BEFORE else str(version["position"])) + (
+            "" if version["visible_from"] is not None else " (not committed)"
+        )
+        relations.add_row(name, str(relation["relation_id"]), at, columns)
+    yield relations

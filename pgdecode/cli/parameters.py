@@ -12,25 +12,17 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
-from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.errors import unknown_names
-from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import (
     MAX_VALUE_BYTES,
-    ChangeOptions,
     InStream,
-    Mode,
-    NameClash,
-    UnrepresentableValues,
     Unwrap,
     declared_options,
 )
 from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.column_history import Renames
 from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.options import DEFAULTS, OF_TABLES, DecoderKeywords, Options, option_types
-from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import local_path
 from pgdecode.types.type_parser import builtin_name, declared
@@ -326,7 +318,7 @@ _changes: tuple[Callable[[Any], Any], ...] = (
 
 
 def changes(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of changes to a command. `change_parameters` reads them."""
+    """Add the options of changes to a command. `options_from` reads those that are declared."""
     for option in reversed(_changes):
         command = option(command)
     return command
@@ -364,35 +356,15 @@ FIRST = frozenset(
 )
 
 
-def change_parameters(
-    mode: Mode,
-    given: Mapping[str, Any],
-    limits: Limits,
-    unrepresentable: UnrepresentableValues = "error",
-    renames: Renames | None = None,
-    name_clash: NameClash = "error",
-) -> FileChangeOptions:
-    """Convert the options of changes, except position and session."""
+def options_from(given: Mapping[str, Any]) -> Options:
+    """Take the options of changes and tables, which are checked, out of the parameters of a command."""
+    found = {name: given[name] for name in ("max_value_bytes", *DECLARED) if name in given}
+    # Without values, an option that may be repeated is empty.
+    found |= {name: found[name] or None for name in _PARSERS if name in found}
     try:
-        value_options = ValueOptions(
-            given["types"],
-            unrepresentable,
-            given["encoding"],
-            given["datestyle"],
-            renames=renames or None,
-            name_clash=name_clash,
-        )
+        return Options.of(found)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    change_options = ChangeOptions(
-        mode=mode,
-        include_uncommitted=given["include_uncommitted"],
-        drop_duplicates=given["drop_duplicates"],
-        limits=limits,
-        start=given["start"],
-        empty=given["empty"],
-    )
-    return FileChangeOptions(change_options, value_options, given["catalog"])
 
 
 tables = click.option(

@@ -25,13 +25,11 @@ from pgdecode.files.payload_file import FileFault
 from pgdecode.payloads.payload_input import InvalidPositions
 from pgdecode.payloads.unwrap import hint
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
-from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.column_history import NO_RENAMES, check_renames, histories
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.rows.options import Options
-from pgdecode.rows.value_options import ValueOptions
 from pgdecode.runs.manifest import Manifest
 from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.errors import PathError
@@ -73,8 +71,7 @@ class FileChangeOptions:
     `stored` is the state of the run before, if the files continue one. With `keep_errors`, errors are collected.
     """
 
-    change_options: ChangeOptions = field(default_factory=ChangeOptions)
-    value_options: ValueOptions = field(default_factory=ValueOptions)
+    options: Options = field(default_factory=Options)
     catalog: RelationCatalog | None = None
     spill: Path | None = None
     stored: StoredState | None = None
@@ -123,7 +120,7 @@ class FileChanges:
         self.is_snapshot = is_snapshot
         self.bad_rows: dict[str | None, Counter[str]] = {name: Counter() for name in relations or (None,)}
         self.errors: dict[int, str] = {}
-        stored, change_options, value_options = options.stored, options.change_options, options.value_options
+        stored, given = options.stored, options.options
         before = SourceState() if stored is None else stored.source
         types = user_types_of(files.files, [UserType(*item) for item in before.user_types])
         self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
@@ -133,12 +130,12 @@ class FileChanges:
             catalog = before_payloads(catalog)
         self.engine = ChangeEngine(
             replace(
-                Options(**{**vars(value_options), **vars(change_options)}),
+                given,
                 # This class drops and counts bad rows, so the engine must return them.
-                mode="FAILFAST" if change_options.mode == "FAILFAST" else "PERMISSIVE",
-                types=overridden(types, value_options.types) or None,
-                encoding=encoding_of(files.files, value_options.encoding),
-                name_clash="rename" if is_snapshot else value_options.name_clash,
+                mode="FAILFAST" if given.mode == "FAILFAST" else "PERMISSIVE",
+                types=overridden(types, given.types) or None,
+                encoding=encoding_of(files.files, given.encoding),
+                name_clash="rename" if is_snapshot else given.name_clash,
             ),
             state=state,
             catalog=catalog,
@@ -330,7 +327,7 @@ class FileChanges:
         FileFault
             In FAILFAST mode at a value that cannot be decoded.
         """
-        if not self.options.change_options.include_uncommitted or not self.engine.state.n_undecided:
+        if not self.options.options.include_uncommitted or not self.engine.state.n_undecided:
             return
         for name, builder in self.last_builders():
             try:
@@ -346,7 +343,7 @@ class FileChanges:
             bad = rows.filter(rows.column(error).is_valid())
             positions = bad.column("_position" if self.relations else "position").to_pylist()
             self.errors.update(zip(positions, bad.column(error).to_pylist(), strict=True))
-        return counted_batch(rows, error, self.options.change_options.mode == "DROPMALFORMED", self.bad_rows[name])
+        return counted_batch(rows, error, self.options.options.mode == "DROPMALFORMED", self.bad_rows[name])
 
     @property
     def n_skipped(self) -> int:
@@ -393,15 +390,15 @@ class FileChanges:
                 self._snapshots[name].apply(rows)
 
     def _new_snapshot(self, name: str, builder: TableBuilder) -> SnapshotRows:
-        stated = self.options.value_options.renames or NO_RENAMES
+        stated = self.options.options.renames or NO_RENAMES
         try:
             check_renames(histories(builder.sent_versions, stated))
             return SnapshotRows(
                 builder.table.schema,
                 builder.sent_versions,
                 stated,
-                with_errors=self.options.change_options.mode == "PERMISSIVE",
-                name_clash=self.options.value_options.name_clash,
+                with_errors=self.options.options.mode == "PERMISSIVE",
+                name_clash=self.options.options.name_clash,
             )
         except ValueError as error:
             raise TableError(name, str(error), self._what) from error
@@ -420,7 +417,7 @@ class FileChanges:
         FileFault
             If it does not. In a run that continues another one, renames may be from before.
         """
-        stated = self.options.value_options.renames
+        stated = self.options.options.renames
         if stated and self.options.stored is None:
             versions = dict(enumerate(self.engine.layout_catalog))
             try:

@@ -273,7 +273,7 @@ class RunRequest:
     @property
     def manifest(self) -> Manifest:
         """What is known of the manifest before the run."""
-        options = options_to_json(self.options.change_options, self.options.value_options)
+        options = options_to_json(self.options.options, self.options.options)
         snapshot = {"snapshot": True} if self.is_snapshot else {}
         return Manifest(
             "local",

@@ -235,7 +235,6 @@ def _changes(job: DecodeJob, run: Run, progress: Progress, on_note: Callable[[st
             format=job.format,
             options=FileChangeOptions(
                 job.options,
-                job.options,
                 job.catalog,
                 spill=run.spill,
                 stored=before,

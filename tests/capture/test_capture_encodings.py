@@ -20,7 +20,7 @@ from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.file_metadata import encoding_of
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
-from pgdecode.rows.value_options import ValueOptions
+from pgdecode.rows.options import Options
 from support.tiers import full
 
 
@@ -49,7 +49,7 @@ def capture(database: Database, folder: Path, **more: Any) -> None:
 def values(folder: Path, encoding: str = "UTF8") -> list[str]:
     """Decode as the command does."""
     files = ordered_files(folder, "data")
-    changes = FileChanges(files, FileChangeOptions(value_options=ValueOptions(encoding=encoding)))
+    changes = FileChanges(files, FileChangeOptions(Options(encoding=encoding)))
     found = [row for batch in files.batches() for _, rows in changes.decode(batch) for row in rows.to_pylist()]
     return [dict(row["new"])["v"] for row in found]
 

@@ -13,7 +13,6 @@ from pgdecode.capture import Capture, PluginOptions
 from pgdecode.datasets.target import read_manifests
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.ordered_files import has_interrupted_streams, ordered_files
-from pgdecode.protocol.options import ChangeOptions
 from support.footers import check_footers
 
 
@@ -48,7 +47,7 @@ def test_a_stream_that_its_session_left_open_is_discarded_where_the_next_session
     files = ordered_files(tmp_path / "raw", "data")
     assert has_interrupted_streams(files.files)
     assert [file.captured.open_streams for file in files.files if file.captured] == [1, 0]
-    changes = FileChanges(files, FileChangeOptions(change_options=ChangeOptions()))
+    changes = FileChanges(files, FileChangeOptions())
     found = [row for batch in files.batches() for _, rows in changes.decode(batch) for row in rows.to_pylist()]
     assert [dict(row["new"]) for row in found] == [{"id": "1", "v": "after"}]
     assert changes.engine.state.n_undecided == 0

@@ -23,8 +23,8 @@ from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol import messages as m
-from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.rows.options import Options
 from support import captures
 from support.change_files import library_table
 from support.generators.slot import RandomSlot, Slot
@@ -55,7 +55,7 @@ def converted(
         is_snapshot=is_snapshot,
         as_file=len(tables) == 1,
         format="parquet",
-        options=FileChangeOptions(ChangeOptions(mode), catalog=catalog),
+        options=FileChangeOptions(Options(mode=mode), catalog=catalog),
         batch_rows=batch_rows,
         on_rows=([] if reported is None else reported).append,
     )
@@ -156,7 +156,7 @@ def test_an_attempt_that_failed_does_not_stay_in_memory(
                 is_snapshot=is_snapshot,
                 as_file=True,
                 format="parquet",
-                options=FileChangeOptions(ChangeOptions()),
+                options=FileChangeOptions(),
                 batch_rows=4,
                 workers=threads,
             )
