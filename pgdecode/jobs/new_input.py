@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pgdecode.datasets.errors import RunError
@@ -186,13 +186,17 @@ def listing_of(source: FilePath, *, may_be_empty: bool = False) -> list[tuple[Fi
     paths = find_files(source, may_be_empty=may_be_empty)
     if isinstance(source, ObjectPath):
         return [(path, Listed(str(path), size_of(path), _version(path))) for path in paths]
-    real = real_path(source)
+    real = str(real_path(source))
+    if paths == [source]:
+        stat = source.stat()
+        return [(source, Listed(real, stat.st_size, str(stat.st_mtime_ns)))]
+    # Text, because there may be a hundred thousand of them.
+    start = 0 if str(source) == "." else len(os.path.join(source, ""))
     found: list[tuple[FilePath, Listed]] = []
     for path in paths:
-        assert isinstance(path, Path)
-        stat = path.stat()
-        name = str(real if path == source else real / path.relative_to(source))
-        found.append((path, Listed(name, stat.st_size, str(stat.st_mtime_ns))))
+        name = str(path)
+        stat = os.stat(name)
+        found.append((path, Listed(os.path.join(real, name[start:]), stat.st_size, str(stat.st_mtime_ns))))
     return found
 
 
