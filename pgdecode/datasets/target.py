@@ -340,11 +340,15 @@ class Target:
             last = None
             with suppress(RunFault) if overwrite else nullcontext():
                 last = self.last()
-                self.finish(last)
+                if last is not None:
+                    self.finish(last)
             replaced: Collection[str] = ()
             if overwrite or not numbers:
                 replaced = self.replaced(has_log=bool(numbers), overwrite=overwrite)
                 last = None
+            if not numbers:
+                # Only now, because the manifests of a data set that is refused may have been moved away.
+                self.finish(None)
             if last is not None:
                 check_options(self.path, last, what, options)
             state = State() if last is None else self.state(last)

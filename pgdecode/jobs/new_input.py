@@ -76,7 +76,8 @@ class NewInput:
             )
             for file, (item, _) in zip(self.files, self.selection.new, strict=True)
         ]
-        entries = {item.path: item for item in self.state.files}
+        # Entries of decoders that were saved have no path.
+        entries = {item.path or item: item for item in self.state.files}
         for item in [*recorded(self.selection, self.state), *decoded]:
             # What has been decoded last is at the end.
             entries.pop(item.path, None)
