@@ -91,11 +91,11 @@ complexity:  ## after a change to code that processes many items: instructions p
 soak:  ## before a release: fifty million messages in constant memory
 	$(PYTHON) tests/robustness/soak.py
 
-runs:  ## after a change to the rules of transactions or to runs: sequences cut into runs and killed, compared with one run
-	PYTHONPATH=tests:tests/runs $(PYTHON) -m run_campaign --captures --spark
+runs:  ## after a change to the rules of transactions or to data sets: sequences cut into calls and killed, compared with one call
+	PYTHONPATH=tests:tests/datasets $(PYTHON) -m run_campaign --captures --spark --stores some
 
 killed-drivers:  ## after a change to object stores: drivers killed at 30 random points, on emulators
-	PYTHONPATH=tests $(PYTHON) tests/storage/killed_drivers.py
+	PYTHONPATH=tests:tests/datasets $(PYTHON) -m run_campaign --trials 0 --killed 30 --spark --stores all
 
 store-cost:  ## after a change to object stores: CPU time of decoding through the S3 emulator, beside copying
 	MIMALLOC_PURGE_DELAY=-1 PYTHONPATH=tests:. $(PYTHON) tests/storage/store_cost.py  # as the workers of Spark

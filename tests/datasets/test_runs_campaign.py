@@ -1,0 +1,31 @@
+"""The campaign of calls, in short. `make runs` does hundreds of sequences."""
+
+from __future__ import annotations
+
+import pytest
+from run_campaign import trials
+
+from support.emulators import Emulator
+from support.tiers import full
+
+pytest_plugins = ["support.stores"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, *map(full, (3, 5, 6, *range(10, 30)))])
+def test_calls_on_any_engine_give_what_one_call_gives(seed: int) -> None:
+    (trial,) = trials([seed])
+    assert trial.problems == []
+
+
+@pytest.mark.parametrize(("seed", "kills"), [(1, 1), full(2, 3), full(3, 3)])
+def test_killed_calls_can_be_repeated(seed: int, kills: int) -> None:
+    (trial,) = trials([seed], kills=kills)
+    assert trial.problems == []
+    assert trial.killed > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [5, 6])
+def test_calls_in_a_store_that_are_killed_can_be_repeated(store: Emulator, seed: int) -> None:
+    (trial,) = trials([seed], kills=1, store=store)
+    assert trial.problems == []
