@@ -332,7 +332,7 @@ class _BadFile:
         if path.exists():
             plain = {}
             with suppress(*PARQUET_ERRORS, ValueError):
-                plain = json.loads((pq.read_schema(path).metadata or {}).get(_BAD_KEY, b"{}"))
+                plain = json.loads((pq.read_metadata(path).metadata or {}).get(_BAD_KEY, b"{}"))
             if plain.get("data_set") == self._data_set and not run.files.is_first:
                 self._before = [(number, rows) for number, rows in plain["runs"] if number < self._number]
             elif plain.get("data_set") != self._data_set and not job.overwrite:

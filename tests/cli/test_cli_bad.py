@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.datasets.target import LocalFolder
 from support.generators.slot import Slot
 from support.shell import Shell, written
 
@@ -67,6 +68,41 @@ def test_with_permissive_the_output_has_the_errors_too(run: Shell) -> None:
     assert run("decode", path, "out.parquet", "--changes", "--mode", "PERMISSIVE", "--bad", "bad.parquet").code == 0
     assert pq.read_table("out.parquet")["error"].null_count == 3
     assert pq.read_metadata("bad.parquet").num_rows == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--changes",)], ids=str)
+def test_the_same_call_again_adds_its_bad_messages_once(
+    run: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    payloads, n = _payloads(), len(_payloads())
+    call = ("decode", "raw", "out", *words, "--bad", "bad.parquet")
+
+    def add(number: int) -> None:
+        positions = range(10 * n * number, 10 * n * (number + 1), 10)
+        written(f"raw/{number}.parquet", payloads, seq=pa.array(positions, pa.int64()))
+
+    def files() -> list[str]:
+        return [Path(name).name for name in pq.read_table("bad.parquet")["file"].to_pylist()]
+
+    add(0)
+    options = ("--drop-duplicates",) if words else ()
+    for _ in range(2):
+        assert run(*call, *options).code == 0
+        assert files() == ["0.parquet"]
+    add(1)
+    # The call ends after the file was written, and before the commit.
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "create", lambda self, files, content: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(*call, *options)
+    assert files() == ["0.parquet", "1.parquet"]
+    for _ in range(2):
+        assert run(*call, *options).code == 0
+        assert files() == ["0.parquet", "1.parquet"]
+    other = run("decode", "raw", "other", *words, *options, "--bad", "bad.parquet")
+    assert (other.code, "has not the bad messages of this output" in other.err) == (2, True)
+    assert run(*call, *options, "--overwrite").code == 0
+    assert files() == ["0.parquet", "1.parquet"]
 
 
 def test_without_bad_messages_the_file_is_empty(run: Shell) -> None:
