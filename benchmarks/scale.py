@@ -23,10 +23,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgdecode.files.change_run import input_of
+from pgdecode.datasets.manifest import Input, Manifest
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
-from pgdecode.runs.manifest import Manifest, manifest_bytes
+from pgdecode.storage.object_path import size_of
 
 TABLES, COLUMNS = 100, 20
 # Rows of a partition. Only their positions exist.
@@ -143,12 +143,13 @@ def of_files(case: Case) -> dict[str, float]:
         read = process_time()
         memory = peak_memory() - before
         packed = len(pickle.dumps(tuple(replace(file, entries={}) for file in files)))
-        manifest = Manifest("spark", ["changes"], input=input_of(files, "seq", source))
+        listed = [{"path": file.path.name, "rows": file.n_rows, "bytes": size_of(file.path)} for file in files]
+        manifest = Manifest("spark", ["changes"], input=Input(files=listed))
         return {
             "footer_seconds": read - start,
             "memory_bytes": memory,
             "task_bytes": packed,
-            "manifest_bytes": len(manifest_bytes(manifest)),
+            "manifest_bytes": len(manifest.to_bytes()),
         }
 
 

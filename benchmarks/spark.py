@@ -20,6 +20,9 @@ import pyarrow.parquet as pq
 
 import pgdecode
 from benchmarks.datasets import BATCH_ROWS, load
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.state import State
+from pgdecode.datasets.target import NewFiles, target_at
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.rows.options import Options
@@ -36,7 +39,7 @@ try:
     from spark_udfs.dataframes.partition_worker import PackedIndex
     from spark_udfs.jobs.file_route import cut
     from spark_udfs.jobs.file_tasks import Task
-    from spark_udfs.jobs.output_committer import Part, attempted, attempts, commit, part_name
+    from spark_udfs.jobs.output_committer import Part, commit, new_part
     from spark_udfs.runtime.session import for_workers, local_session
     from spark_udfs.runtime.tasks import run_tasks
     from spark_udfs.runtime.worker import ScalarFunction
@@ -101,7 +104,7 @@ class ConstantFields(ScalarFunction):
 class Copying:
     """The work of a file job without decoding: reads the same columns, and writes rows made before."""
 
-    folder: Path
+    files: NewFiles
     rows: Constant
     layout: Layout
 
@@ -109,7 +112,7 @@ class Copying:
         """Write the part of a task."""
         parts: list[Part] = []
         schema = self.rows.rows.schema
-        with attempted(self.folder, task.number, "parquet", schema, self.layout, 1, parts, {}) as write:
+        with new_part(self.files, "", task.number, "parquet", schema, self.layout, 1, parts, {}) as write:
             for piece in task.pieces:
                 for batch in self.rows(piece.batches(BATCH_ROWS)):
                     write(batch)
@@ -256,10 +259,11 @@ class Routes:
 
         def copy(target: Path) -> None:
             tasks = cut(spark, payload_files(Path(source), "data", keep))
-            with attempts(target):
-                work = Copying(target, constant_rows, layout)
+            with target_at(target).begin((what,), {}) as run:
+                work = Copying(run.files, constant_rows, layout)
                 parts = [part for found in run_tasks(spark, work, tasks) for part in found]
-                commit(target, parts, {part_name(task.number, "parquet"): [] for task in tasks})
+                written = commit(run, parts, {task.number: [] for task in tasks})
+                run.commit(Manifest("spark", (what,), files=written.files), State())
 
         name = f"decode_files, {what}"
         return {

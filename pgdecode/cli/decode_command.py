@@ -32,7 +32,6 @@ from pgdecode.cli.terminal import (
 from pgdecode.datasets.single_file import check_target
 from pgdecode.datasets.target import target_at
 from pgdecode.files.envelope_text import printable
-from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import BATCH_ROWS
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, message_layout
 from pgdecode.jobs.local_run import CHANGES, MESSAGES, Decoded, DecodeJob
@@ -259,8 +258,9 @@ def _report(job: DecodeJob, done: Decoded, seconds: float) -> str:
         columns = counted(done.text_columns, "column")
         counts += f", {columns} as text, because types were altered ({', '.join(done.altered_types)})"
     written = size_text(sum(file.bytes for file in manifest.files))
-    read = f"{counted(manifest.input.rows, 'row')} ({size_text(done.payload_bytes)} of messages)"
-    return f"{read} in {seconds:.2f} s, {counts}; {written} written"
+    # Tasks of Spark do not count the bytes of messages.
+    size = f" ({size_text(done.payload_bytes)} of messages)" if done.payload_bytes else ""
+    return f"{counted(manifest.input.rows, 'row')}{size} in {seconds:.2f} s, {counts}; {written} written"
 
 
 def _without_rows(job: DecodeJob, skipped: int, undecided: int, *, keeps: bool) -> str:
@@ -283,18 +283,13 @@ def _decode_on_spark(job: DecodeJob, given: Mapping[str, Any]) -> str:
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
     options: dict[str, Any]
-    what: str | tuple[str, ...] = job.what[0]
-    files = ordered_files(job.source, job.payload, job.position, job.session, job.unwrap)
+    what: str | tuple[str, ...] = job.what if len(job.what) > 1 else job.what[0]
     if what == MESSAGES:
         options = {"mode": job.options.mode, "keep": job.keep, "fields": job.fields, "in_stream": job.in_stream}
+        options["empty"] = job.options.empty
     else:
-        if files.position is None:
-            raise click.UsageError("--engine spark needs --position COLUMN, because rows on Spark have no order")
         options = {name: getattr(job.options, name) for name in parameters.DECLARED}
-        options |= {"position": files.position, "session": files.session, "catalog": job.catalog}
-        # Several tables, or OUT as a folder, have a folder for each table.
-        if what != CHANGES and (len(job.what) > 1 or job.target.path.suffix != f".{job.format}"):
-            what = job.what
+        options |= {"position": job.position, "session": job.session, "catalog": job.catalog}
     which = given["master"], given["remote"], given["conf"]
     started = time.monotonic()
     try:
@@ -320,12 +315,7 @@ def _decode_on_spark(job: DecodeJob, given: Mapping[str, Any]) -> str:
             )
     except JavaNotFound as error:
         raise click.UsageError(str(error)) from error
-    counts = _bad(done.bad_rows, job.options.mode)
-    if job.what != (MESSAGES,):
-        counts = f"{counted(done.rows, 'change')}, {counts}"
-        counts += _without_rows(job, done.skipped, done.undecided, keeps=True)
-    written = size_text(_size(job.target.path))
-    return f"{counted(files.n_rows, 'row')} in {time.monotonic() - started:.2f} s, {counts}; {written} written"
+    return _report(job, Decoded(done.manifest), time.monotonic() - started)
 
 
 def _location(path: FilePath) -> Path | str:

@@ -18,7 +18,6 @@ from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.rows.options import Options, with_options
 from spark_udfs.dataframes.control_index import (
     IndexedRows,
-    RowsBefore,
     index_rows,
     payload_rows,
     relation_catalogs,
@@ -257,20 +256,18 @@ def indexed_rows(
     frame: FrameOptions,
     options: Options,
     tables: Collection[str] | None = (),
-    before: RowsBefore | None = None,
 ) -> tuple[IndexedRows, Options]:
     """Check the options, and index the rows of a DataFrame. The index has the exact shape of `tables`.
 
-    Return also the options with the types that the state has. `before` is what comes before the rows, if it is not the
-    state of the options.
+    Return also the options with the types that the state has.
     """
-    of_options = state_before(frame.state, frame.source, frame.catalog)
+    before = state_before(frame.state, frame.source, frame.catalog)
     catalog, source = frame.catalog, frame.source
     if catalog is not None and isinstance(catalog, RelationCatalog) == (source is not None):
         raise TypeError("catalog is a RelationCatalog, or with source= a mapping of sources to catalogs")
     rows, name = payload_rows(df, frame.payload, frame.position, source, frame.session, frame.unwrap)
-    with_state = replace(options, types=with_types(of_options, options.types))
-    return index_rows(rows, name, catalog, with_state, tables, before or of_options), with_state
+    with_state = replace(options, types=with_types(before, options.types))
+    return index_rows(rows, name, catalog, with_state, tables, before), with_state
 
 
 def decode_indexed(

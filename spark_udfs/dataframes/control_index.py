@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +31,7 @@ from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.protocol.wire import length_of, offset_of
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import PackedIndex
+from spark_udfs.dataframes.state_before import StateBefore
 from spark_udfs.dataframes.stored_changes import StoredPart, UsedStoredFunction, stored_parts, stored_rows
 from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.runtime.session import for_workers
@@ -65,6 +66,8 @@ class IndexedRows:
         Changes from earlier runs that are returned too. Each inner tuple is for one task.
     last_session : str or None
         The last value of the session column, as text.
+    before : StateBefore or None
+        What is known of the payloads before the rows.
     """
 
     rows: DataFrame
@@ -72,21 +75,7 @@ class IndexedRows:
     source: str | None
     stored: tuple[tuple[StoredPart, ...], ...] = ()
     last_session: str | None = None
-
-
-class RowsBefore(Protocol):
-    """What is known of the payloads before the rows of a DataFrame."""
-
-    @property
-    def state(self) -> ReplicationState | None:
-        """The state after them."""
-
-    @property
-    def session(self) -> str | None:
-        """The last value of the session column, as text."""
-
-    def check(self, first: int | None, last: int | None, n_rows: int) -> object:
-        """Check that the rows follow. The arguments are their first and last position, and their number."""
+    before: StateBefore | None = None
 
 
 def payload_rows(
@@ -153,7 +142,7 @@ def index_rows(
     catalog: RelationCatalog | Mapping[Any, RelationCatalog] | None,
     options: ChangeOptions,
     tables: Collection[str] | None = (),
-    before: RowsBefore | None = None,
+    before: StateBefore | None = None,
 ) -> IndexedRows:
     """Find the partitions in rows, and make the index.
 
@@ -168,7 +157,7 @@ def index_rows(
     options : ChangeOptions
     tables : collection of str or None
         Tables whose shape must be exact, as "schema.table". None: those of all tables, and the state after the rows.
-    before : RowsBefore, optional
+    before : StateBefore, optional
         What is known of the payloads before the rows.
 
     Raises
@@ -202,10 +191,10 @@ def index_rows(
             pc.max(partitions["last"]).as_py(),
             pc.sum(partitions["n"]).as_py() or 0,
         )
-        state = before.state
+        state = before.replication
     if by_session and not by_source and len(partitions):
         sessions = partitions.sort_by("first")["session"]
-        state = in_session(state, None if before is None else before.session, sessions[0].as_py())
+        state = in_session(state, None if before is None else before.stored.session, sessions[0].as_py())
         last_session = session_text(sessions[-1].as_py())
     in_full = bool(pc.any(partitions["has_apart"]).as_py()) or options.drop_duplicates or tables is None
     in_full = in_full or (state is not None and bool(state.streamed))
@@ -217,7 +206,7 @@ def index_rows(
     uncertain = {item.source: unused_versions(item.index, tables) for item in indexes}
     if any(uncertain.values()):
         indexes = _with_used(sorted_rows, indexes, uncertain, options, stored)
-    return IndexedRows(sorted_rows, indexes, source, stored, last_session)
+    return IndexedRows(sorted_rows, indexes, source, stored, last_session, before)
 
 
 def _indexes(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Unpack
 
 import pyarrow as pa
@@ -15,21 +13,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pgdecode.changes.run_start import RunStart, options_to_json
+from pgdecode.changes.stored_state import with_replication
+from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.manifest import Input, Manifest
+from pgdecode.datasets.state import State
+from pgdecode.datasets.target import NewFiles, target_at
 from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.options import with_options
-from pgdecode.rows.value_options import ValueOptions
-from pgdecode.runs.digested_file import FileDigest
-from pgdecode.runs.manifest import MANIFEST, Input, Manifest
-from pgdecode.runs.payload_ranges import STATE, PayloadRange
 from pgdecode.storage.object_path import local_path
 from spark_udfs.dataframes.changes import indexed_rows
 from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.frame_options import FrameOptions, ReplicationStateKeywords
-from spark_udfs.dataframes.kept_changes import KEPT, KeptChanges, KeptFile, add_kept
+from spark_udfs.dataframes.kept_changes import KeptChanges, KeptFile, add_kept
 from spark_udfs.dataframes.partition_worker import PackedIndex, ascending_slices, pieces_by_source
-from spark_udfs.dataframes.state_before import state_before
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 
@@ -51,11 +48,10 @@ class StateAfter:
     skipped: int
     undecided: int
     _found: IndexedRows
-    _start: RunStart
     _options: ChangeOptions
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the state into the folder of a run, so that any engine can continue from here.
+        """Append the state to the data set in a folder, so that any engine can continue from here.
 
         The tasks write the payloads of transactions without an outcome. For this, the DataFrame is read again from
         where they began. The manifest is written last. If the process ends before, `save` can be called again.
@@ -63,31 +59,40 @@ class StateAfter:
         Parameters
         ----------
         folder : path
-            It is made if it is missing. Its files stay. On a cluster, all machines must share it.
+            That of `state=`, or one without files. It is made if it is missing. On a cluster, all machines must share
+            it.
 
         Raises
         ------
-        FileExistsError
-            If the folder has a run.
+        TargetExists
+            If the folder has files, but is not a data set. It is a FileExistsError.
         RunError
-            If another run has continued the one that this state follows.
+            If the last run of the folder is not the one that this state follows.
         """
-        place = local_path(folder, "the folder of a run").absolute()
-        place.mkdir(parents=True, exist_ok=True)
-        index = self._found.indexes[0].index
-        state = index.end.copy()
-        with self._start.claimed(place):
-            if (place / MANIFEST).exists():
-                raise FileExistsError(f"{place} has the output of an earlier run; remove it, or pass it as state=")
-            for name in (STATE, KEPT):
-                shutil.rmtree(place / name, ignore_errors=True)  # of a process that ended before the manifest
-            add_kept(state, keep_changes(self._found, self._options, place / KEPT, self._start.position))
-            source = self._start.source
+        before = self._found.before
+        target = target_at(local_path(folder, "the folder of a data set").absolute())
+        options = {name: getattr(self._options, name) for name in ("drop_duplicates", "start", "empty")}
+        with target.begin((), options) as run:
+            if run.last is not None and (before is None or before.manifest != run.last):
+                raise RunError(
+                    f"{target.path}: its last run is number {run.last.number}, which this state does not follow: read "
+                    "the rows after it with state=, or save into another folder"
+                )
+            replication = self._found.indexes[0].index.end.copy()
+            add_kept(replication, keep_changes(self._found, self._options, run.files))
+            state = State() if before is None else before.stored
             if self._found.last_session is not None:
-                source = replace(source, session=self._found.last_session)
-            manifest = Manifest("spark", (), options_to_json(self._options, ValueOptions()), self.input)
-            self._start.commit(place, manifest, state, source)
-            shutil.rmtree(place / KEPT, ignore_errors=True)
+                state = replace(state, session=self._found.last_session)
+            manifest = Manifest(
+                "spark",
+                (),
+                options,
+                self.input,
+                skipped=self.skipped,
+                undecided=replication.n_undecided,
+                last_lsn=replication.last_lsn,
+            )
+            run.commit(manifest, with_replication(state, replication, run.files.payload_path()))
 
 
 @with_options(FrameOptions)
@@ -123,25 +128,19 @@ def replication_state(df: DataFrame, **options: Unpack[ReplicationStateKeywords]
     Examples
     --------
     >>> day = spark.read.parquet("raw/day=2")  # doctest: +SKIP
-    >>> changes(day, state="out/day=1").write.parquet("out/day=2")  # doctest: +SKIP
-    >>> replication_state(day, state="out/day=1").save("out/day=2")  # doctest: +SKIP
+    >>> changes(day, state="state").write.parquet("out/day=2")  # doctest: +SKIP
+    >>> replication_state(day, state="state").save("state")  # doctest: +SKIP
     """
     frame, given = FrameOptions.split(options)
-    before = state_before(frame.state, catalog=frame.catalog)
-    found, chosen = indexed_rows(df, replace(frame, state=None), replace(given, mode="PERMISSIVE"), None, before)
-    return state_after(found, RunStart() if before is None else before.start, chosen)
-
-
-def state_after(found: IndexedRows, start: RunStart, options: ChangeOptions) -> StateAfter:
-    """Take the state after indexed rows, whose index has the exact shape of all tables."""
+    found, chosen = indexed_rows(df, frame, replace(given, mode="PERMISSIVE"), None)
     (of_source,) = found.indexes
     index = of_source.index
     first, last = (index.partitions[0].first, index.partitions[-1].last) if index.partitions else (None, None)
     input = Input(sum(of_source.counts), first, last)
-    return StateAfter(input, index.n_skipped, index.n_undecided, found, start, options)
+    return StateAfter(input, index.n_skipped, index.n_undecided, found, chosen)
 
 
-def keep_changes(found: IndexedRows, options: ChangeOptions, folder: Path, first_position: int) -> list[KeptFile]:
+def keep_changes(found: IndexedRows, options: ChangeOptions, files: NewFiles) -> list[KeptFile]:
     """Write the changes of transactions without an outcome to payload files, by tasks. Return the files in order.
 
     Parameters
@@ -149,10 +148,8 @@ def keep_changes(found: IndexedRows, options: ChangeOptions, folder: Path, first
     found : IndexedRows
         Of one source.
     options : ChangeOptions
-    folder : Path
-        For the files of attempts.
-    first_position : int
-        The first position that the run may have.
+    files : NewFiles
+        Of the run.
     """
     (of_source,) = found.indexes
     index = of_source.index
@@ -160,13 +157,12 @@ def keep_changes(found: IndexedRows, options: ChangeOptions, folder: Path, first
     if not numbers:
         return []
     first, last = index.partitions[numbers[0]].first, index.partitions[numbers[-1]].last
-    plain = PackedIndex.of(None, index, of_source.counts)
-    function = KeepFunction(plain, numbers, options, str(folder), first_position)
-    fields = [T.StructField("number", T.LongType()), T.StructField("file", T.StringType())]
+    function = KeepFunction(PackedIndex.of(None, index, of_source.counts), numbers, options, files)
+    fields = [T.StructField("number", T.LongType()), T.StructField("file", T.BinaryType())]
     wanted = found.rows.where(F.col("position").between(first, last))
     with for_workers():
         rows = wanted.mapInArrow(function, T.StructType(fields)).toArrow().sort_by("number")
-    return [_kept_from_json(text) for text in rows["file"].to_pylist()]
+    return [pickle.loads(file) for file in rows["file"].to_pylist()]
 
 
 @dataclass(frozen=True)
@@ -179,17 +175,14 @@ class KeepFunction(WorkerFunction):
     numbers : tuple of int
         Of the partitions that have such changes.
     options : ChangeOptions
-    folder : str
-        For the files of attempts.
-    first_position : int
-        The first position that the run may have.
+    files : NewFiles
+        Of the run.
     """
 
     plain: PackedIndex
     numbers: tuple[int, ...]
     options: ChangeOptions
-    folder: str
-    first_position: int
+    files: NewFiles
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the partitions one after the other. Return the number and the file of each."""
@@ -213,18 +206,7 @@ class KeepFunction(WorkerFunction):
             return
         number, decoder, kept = current
         decoder.finish()
-        file = kept.write(Path(self.folder), self.first_position, number)
+        file = kept.write(self.files, number)
         if file is not None:
-            columns = [pa.array([number], pa.int64()), pa.array([_kept_to_json(file)], pa.string())]
+            columns = [pa.array([number], pa.int64()), pa.array([pickle.dumps(file)], pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, names=["number", "file"])
-
-
-def _kept_to_json(file: KeptFile) -> str:
-    ranges = [[begin, place._asdict()] for begin, place in file.ranges.items()]
-    return json.dumps({"folder": str(file.folder), "file": vars(file.file), "ranges": ranges})
-
-
-def _kept_from_json(text: str) -> KeptFile:
-    plain = json.loads(text)
-    ranges = {begin: PayloadRange(**place) for begin, place in plain["ranges"]}
-    return KeptFile(Path(plain["folder"]), FileDigest(**plain["file"]), ranges)

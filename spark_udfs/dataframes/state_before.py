@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pgdecode.changes.checkpoint import state_from_json
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.changes.run_start import RunStart
-from pgdecode.changes.stored_state import load_state
+from pgdecode.changes.stored_state import replication_of
+from pgdecode.datasets import state
+from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.input_selection import Selection, check_no_gap
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.state import InputFile
+from pgdecode.datasets.target import target_at
 from pgdecode.files.file_metadata import UserType, overridden
-from pgdecode.runs.errors import RunError
-from pgdecode.runs.manifest import Input
 from pgdecode.storage.object_path import local_path
 
 State = str | os.PathLike[str] | Mapping[str, Any]
@@ -25,37 +28,35 @@ class StateBefore:
 
     Attributes
     ----------
-    state : ReplicationState
-    start : RunStart
-        With the run before, if the state is that of a run.
+    replication : ReplicationState
+    stored : State
+        What else is known, if the state is that of a data set.
+    manifest : Manifest or None
+        Of the last run of the data set.
     """
 
-    state: ReplicationState
-    start: RunStart
+    replication: ReplicationState
+    stored: state.State = field(default_factory=state.State)
+    manifest: Manifest | None = None
 
-    @property
-    def session(self) -> str | None:
-        """The last value of the session column before, as text."""
-        return self.start.source.session
-
-    def check(self, first: int | None, last: int | None, n_rows: int) -> Input:
+    def check(self, first: int | None, last: int | None, n_rows: int) -> None:
         """Check that payloads follow. The arguments are their first and last position, and their number.
 
         Raises
         ------
         RunError
         """
-        found = Input(n_rows, first, last)
-        self.start.check(found)
-        if first is not None and first < self.state.position:
+        position = self.replication.position
+        if first is not None and first < position:
             raise RunError(
                 f"the input begins at position {first}, but the payloads before the state ended at position "
-                f"{self.state.position - 1}: the input overlaps them, or has rows that came too late"
+                f"{position - 1}: the input overlaps them, or has rows that came too late"
             )
-        return found
+        of_rows = Selection([(InputFile("", 0, "", n_rows, first, last), 0)], [])
+        check_no_gap(self.stored, position - 1, of_rows, is_captured=False)
 
 
-def state_before(state: State | None, source: object = None, catalog: object = None) -> StateBefore | None:
+def state_before(given: State | None, source: object = None, catalog: object = None) -> StateBefore | None:
     """Read the option `state`.
 
     Raises
@@ -65,23 +66,26 @@ def state_before(state: State | None, source: object = None, catalog: object = N
     ValueError
         If it is damaged, or of another format.
     """
-    if state is None:
+    if given is None:
         return None
     if source is not None or catalog is not None:
         what = "source: decode each source on its own" if catalog is None else "catalog: the state has the relations"
         raise TypeError(f"state cannot be used with {what}")
-    if isinstance(state, Mapping):
-        found = state_from_json(state)
-        return StateBefore(found, RunStart(found.position, found.skipped.count))
-    if not isinstance(state, str | os.PathLike):
-        raise TypeError(f"state is the folder of a run, or the state of a ChangeDecoder, not {type(state).__name__}")
+    if isinstance(given, Mapping):
+        return StateBefore(state_from_json(given))
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(
+            f"state is the folder of a data set, or the state of a ChangeDecoder, not {type(given).__name__}"
+        )
     # Tasks may have another working directory.
-    stored = load_state(local_path(state, "the folder of a run").absolute())
-    return StateBefore(stored.state, RunStart.after(stored))
+    target = target_at(local_path(given, "the folder of a data set").absolute())
+    manifest = target.manifests()[-1]
+    stored = target.state(manifest)
+    return StateBefore(replication_of(stored), stored, manifest)
 
 
 def with_types(before: StateBefore | None, given: Mapping[str | int, str] | None) -> Mapping[str | int, str] | None:
     """Add the types from the footers of earlier payload files. The caller's types take precedence."""
     if before is None:
         return given
-    return overridden((UserType(*item) for item in before.start.source.user_types), given) or None
+    return overridden((UserType(*item) for item in before.stored.user_types), given) or None

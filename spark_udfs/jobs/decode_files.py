@@ -2,64 +2,43 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pgdecode import RelationCatalog
-from pgdecode.changes.run_start import renames_since
-from pgdecode.changes.stored_state import StoredState
-from pgdecode.files.change_export import table_file_name
-from pgdecode.files.change_run import RunFolders, StagedRun, WrittenRun, input_of, run
-from pgdecode.files.file_metadata import (
-    UserType,
-    accepted_gaps,
-    catalog_of,
-    encoding_of,
-    overridden,
-    user_types_of,
-)
-from pgdecode.files.ordered_files import OrderFault, check_positions, has_interrupted_streams, in_slot_order
+from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.changes.stored_state import renames_since, replication_of, with_replication
+from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.target import Run, target_at
+from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, encoding_of, overridden, user_types_of
+from pgdecode.files.ordered_files import OrderedFiles, OrderFault, has_interrupted_streams, session_text
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
-from pgdecode.protocol.options import (
-    MAX_VALUE_BYTES,
-    Empty,
-    Format,
-    InStream,
-    Mode,
-    NameClash,
-    Start,
-    UnrepresentableValues,
-    Unwrap,
-    limits_with,
-    options_of,
-    stream_option,
-)
-from pgdecode.relations.column_history import Renames
+from pgdecode.jobs.new_input import new_changes, new_messages
+from pgdecode.protocol.options import Format, InStream, Unwrap, stream_option
 from pgdecode.relations.table_names import normal_name
-from pgdecode.rows.options import Options
-from pgdecode.runs.atomic_output import check_target, staged
-from pgdecode.runs.manifest import Input, Manifest
-from pgdecode.runs.object_run import check_apart, check_object_target, object_run
-from pgdecode.runs.state_files import SourceState
-from pgdecode.storage.errors import PathError, StorageError
-from pgdecode.storage.object_path import FilePath, ObjectPath, is_object, local_path, object_path
+from pgdecode.rows.options import DEFAULTS, FileKeywords, Options, with_options
+from pgdecode.storage.errors import PathError
+from pgdecode.storage.object_path import FilePath, is_object, object_path
+from spark_udfs.dataframes.kept_changes import add_kept
 from spark_udfs.jobs import file_route
 from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
-from spark_udfs.jobs.job_run import JobOutput, JobRun
-from spark_udfs.jobs.output_committer import OUTPUT, Folder
 from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts
 from spark_udfs.runtime.session import local_session
 from spark_udfs.runtime.storage import Location, is_path
 from spark_udfs.schema.spark_types import session_has_time
 
+# Options of messages too.
+_OF_ALL = ("mode", "empty", "max_value_bytes")
 # The last line of a traceback.
 _RAISED = re.compile(r"^[\w.]+: .+", re.MULTILINE)
 
@@ -68,6 +47,7 @@ class JobFailed(FileFault):
     """The Spark job failed. The text is one line, with the file and row if a payload is bad."""
 
 
+@with_options()
 def decode_files(
     spark: SparkSession | None,
     source: Location,
@@ -76,33 +56,19 @@ def decode_files(
     what: str | Sequence[str] = MESSAGES,
     payload: str = "data",
     unwrap: Unwrap = "auto",
-    position: str = "seq",
+    position: str | None = None,
+    session: str | None = None,
+    catalog: RelationCatalog | None = None,
     keep: Sequence[str] = (),
     fields: Sequence[str] | None = None,
     in_stream: InStream | bool | None = "auto",
-    mode: Mode = "FAILFAST",
-    start: Start = "transaction",
-    empty: Empty = "null",
-    max_value_bytes: int = MAX_VALUE_BYTES,
-    session: str | None = None,
-    accept_gap: bool = False,
-    include_uncommitted: bool = False,
-    drop_duplicates: bool = False,
-    catalog: RelationCatalog | None = None,
-    types: Mapping[str | int, str] | None = None,
-    columns: Mapping[str | int, Mapping[str, str]] | None = None,
-    renames: Renames | None = None,
-    unrepresentable: UnrepresentableValues = "error",
-    name_clash: NameClash = "error",
-    encoding: str = "UTF8",
-    datestyle: str = "ISO, MDY",
     format: Format = "parquet",
+    accept_gap: bool = False,
     overwrite: bool = False,
     storage_options: Mapping[str, str] | None = None,
-    resume: str | os.PathLike[str] | None = None,
-    state: str | os.PathLike[str] | None = None,
+    **options: Unpack[FileKeywords],
 ) -> RunResult:
-    """Decode Parquet files of payloads to a folder of files, as a Spark job.
+    """Decode what has come since the last call from Parquet files of payloads, as a Spark job, and add it to a folder.
 
     Parameters
     ----------
@@ -110,13 +76,13 @@ def decode_files(
         None: the active session of this process, or a new local session on all cores, which is stopped at the end. A
         session of Spark Connect is possible too.
     source : path or URI
-        A Parquet file, or a folder with `*.parquet` files at any depth. A path is on this machine; on a cluster, all
-        machines must share it. Tasks read s3://, gs://, az:// and abfss:// themselves. For other URIs (`hdfs://...`,
-        `s3a://...`), use `spark.read.parquet` and `spark_udfs.changes` or `table_changes`.
+        A Parquet file, or a folder with `*.parquet` files at any depth, which may grow. A path is on this machine; on a
+        cluster, all machines must share it. Tasks read s3://, gs://, az:// and abfss:// themselves. For other URIs
+        (`hdfs://...`, `s3a://...`), use `spark.read.parquet` and `spark_udfs.changes` or `table_changes`.
     target : path or URI
-        The folder to write. It appears when it is complete. Without `overwrite`, it must not exist. In an object store
-        (s3://, gs://, az://, abfss://), files are written under unique names, and the manifest, which is written last,
-        names those that count: see `read_run`. Such a run has no state.
+        The folder of the data set, see docs/runs.md. The same call again decodes the files that have come since, and
+        adds its output as new files. The folder `_pgdecode` in it has the manifests and the state. In an object store,
+        the manifests say which files count: see `read_run`.
     what : "messages", "changes", "schema.table", or a sequence of tables and "changes"
         One row per message; or one row per committed change of all tables; or one row per change of a table, with typed
         columns. A string makes one output, whose files are in `target`. A sequence, also of one item, makes a folder in
@@ -125,9 +91,14 @@ def decode_files(
         The payload column.
     unwrap : {"auto", "none", "hex", "base64", "xlogdata"}
         The form of the payloads, as in `pgdecode.unwrap`. Text files, such as CSV, must be converted to Parquet first.
-    position : str
-        For changes and tables: the column with positions, which are integers in slot order. All files together are one
-        sequence, and the rows of each file are in this order.
+    position : str, optional
+        For changes and tables: the column with positions, which are integers in slot order; by default `seq` or
+        `position`. All files together are one sequence, and the rows of each file are in this order.
+    session : str, optional
+        For changes and tables: the column whose value identifies the connection to the server, as in
+        `spark_udfs.changes`. By default, the footers of files from `pgdecode capture` say it.
+    catalog : RelationCatalog, optional
+        For changes and tables: relations that the first payloads do not describe.
     keep : sequence of str
         For messages: other columns of the input. They come first in the output.
     fields : sequence of str, optional
@@ -136,58 +107,43 @@ def decode_files(
         For messages, as in `pgdecode.decode_messages`. "ordered" (None means the same): the rows of each file are in
         slot order, and one task decodes the whole file. The default is "auto", so that several tasks can decode parts
         of one file.
-    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        At a bad payload: fail, and leave no output; write a row of nulls with its `error`; leave the row out. Bad rows
-        are counted in the last two modes.
-    start : {"transaction", "anywhere"}
-        For changes and tables, as in `spark_udfs.changes`: whether transactions without a beginning are an error, or
-        are left out and counted.
-    empty : {"null", "error"}
-        How to treat payloads of 0 bytes: as null messages, which changes ignore, or as bad payloads.
-    max_value_bytes : int
-        A longer value is bad, as with `pgdecode.Limits`. By default as much as a server can send.
-    session : str, optional
-        For changes and tables: the column whose value identifies the connection to the server, as in
-        `spark_udfs.changes`. By default, the footers of files from `pgdecode capture` say it.
+    format : {"parquet", "jsonl", "csv"}
+        JSON lines and CSV have the same form as those of `pgdecode decode`.
     accept_gap : bool
         Decode over gaps between captured files, where changes are missing. Otherwise they are an error, and nothing is
         written. The manifest lists them.
-    include_uncommitted, drop_duplicates, catalog, types, unrepresentable, name_clash, encoding, datestyle
-        For changes and tables, as in `spark_udfs.table_changes`. Dates and timestamps of all years are allowed.
-    columns : mapping of a table to a mapping of a column's name to a PostgreSQL type, optional
-        For changes and tables, as in `pgdecode.ChangeDecoder`: {"public.orders": {"price": "numeric(20,4)"}}.
-    renames : mapping of a table to a list of (old name, new name, position), optional
-        For tables, as in `pgdecode.ChangeDecoder`: {"public.orders": [("price", "total", 4711)]}.
-    format : {"parquet", "jsonl", "csv"}
-        JSON lines and CSV have the same form as those of `pgdecode decode`.
     overwrite : bool
-        Replace a target that pgdecode or Spark has written, when the new one is complete.
+        Begin anew: decode all files, and then remove what earlier calls have written.
     storage_options : mapping, optional
         How to connect to object stores, such as {"region": "eu-west-1"}. They are sent to the tasks, so they must not
         have credentials, which each machine takes from its environment or its role.
-    resume : path, optional
-        For changes and tables: the target of the run before, of any engine, whose input ended where this one begins.
-        The target is a path, and has the state for the next run, see docs/runs.md. The source may be a URI.
-    state : path, optional
-        For changes and tables: a folder that keeps the state between runs. The first run makes it. Use it or `resume`.
-        After the first payload, it has the relations, and `catalog` is ignored.
+
+    Other Parameters
+    ----------------
+    max_value_bytes : int
+        A longer value is bad, as with `pgdecode.Limits`. By default as much as a server can send.
+    **options
+        As in `pgdecode.ChangeDecoder`. All but `mode` and `empty` are only for changes and tables. In the mode
+        "FAILFAST", a bad payload leaves no output; in the others, bad rows are counted. Dates and timestamps of all
+        years are allowed.
 
     Returns
     -------
     RunResult
-        `rows`, `bad_rows` by error code, `skipped` and `undecided` transactions, `first_position` and `last_position`
-        of the payloads, and the `manifest`.
+        What this call has added: `rows`, `bad_rows` by error code, `skipped` and `undecided` transactions,
+        `first_position` and `last_position` of the payloads, and the `manifest`, which is None if there was nothing
+        new.
 
     Raises
     ------
     TargetExists
-        If the target exists. It is a FileExistsError.
+        If the target has files, but is not a data set. It is a FileExistsError.
     RunError
-        If another process is writing the target, which is a path; if the input overlaps that of the run before, or
-        payloads between both are missing (the text has both positions); if there is a gap before a file that its
-        capture accepted, without `accept_gap`; or if another run continues that run.
+        If another run is writing the target, or has written it meanwhile; if options that change the rows differ from
+        those of the last call; if a file came too late, or was changed after it was decoded; if payloads before a file
+        are missing; or if there is a gap that the capture of a file accepted, without `accept_gap`.
     RunFault
-        If the state of the run before is damaged or missing.
+        If the state of the last call is damaged or missing.
     DiskFull, ReadOnlyStorage, AccessDenied
         If the target cannot be written. They are OSErrors that name the target and the cause.
     PathError
@@ -205,11 +161,11 @@ def decode_files(
     -----
     The tasks read row groups, decode them, and write files with pyarrow. Rows do not pass through the JVM, which saves
     most of the time. Each task needs memory for a batch of payloads and a row group of the output; for changes also for
-    the open transaction. Each attempt of a task writes a file with a unique name. The driver commits one attempt of
-    each task. It also writes `_SUCCESS` and `_manifest.json`, which has the rows, bytes, SHA-256 and input rows of each
-    file, and `bad_rows`, `skipped` and `undecided`. Then the folder gets its name. Failures, retries and Spark's
-    speculative execution do not change the output. The same input with the same splits gives the same bytes. If an
-    input file is replaced during the job, the job fails.
+    the open transaction. Each attempt of a task writes files with unique names, and the driver accepts those of one
+    attempt. Creating the manifest commits them together with the state. The manifest has the rows, bytes, SHA-256 and
+    input rows of each file, and `bad_rows`, `skipped` and `undecided`. Failures, retries and Spark's speculative
+    execution do not change the output. The same input with the same splits gives the same bytes. If an input file is
+    replaced during the job, the job fails.
 
     Changes and tables are decoded speculatively while the files are read for the first time. For this, the relations at
     the beginnings of the files are enough, if there are no streamed or prepared transactions and no table changes. If
@@ -227,83 +183,154 @@ def decode_files(
     Examples
     --------
     >>> result = spark_udfs.decode_files(spark, "tests/data/16.shop.v1.parquet", folder, what="public.orders")
-    >>> spark.read.parquet(folder).count()
+    >>> spark_udfs.read_run(spark, folder).count()
     149
     """
-    names = (what,) if isinstance(what, str) else tuple(what)
-    of_changes = {
-        "start": start != "transaction",
-        "session": session is not None,
-        "include_uncommitted": include_uncommitted is not False,
-        "drop_duplicates": drop_duplicates is not False,
-        "resume": resume is not None,
-        "state": state is not None,
-        "catalog": catalog is not None,
-        "types": types is not None,
-        "columns": columns is not None,
-        "renames": bool(renames),
-        "unrepresentable": unrepresentable != "error",
-        "name_clash": name_clash != "error",
-        "encoding": encoding != "UTF8",
-        "datestyle": datestyle != "ISO, MDY",
-    }
+    given = Options.of(options)
     chosen = None if fields is None else tuple(fields)
-    config: MessageJob | ChangeJob
-    limits = limits_with(max_value_bytes)
+    job: MessageJob | ChangeJob
     if what == MESSAGES:
+        of_changes = {"session": session is not None, "catalog": catalog is not None}
+        of_changes |= {name: getattr(given, name) != DEFAULTS[name] for name in options if name not in _OF_ALL}
         _refuse(of_changes, "changes and tables")
-        config = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), mode, format, empty, limits)
-        needed = config.keep
+        of_messages = (given.mode, format, given.empty, given.limits)
+        job = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), *of_messages)
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
-        options = Options(
-            mode=mode,
-            include_uncommitted=include_uncommitted,
-            drop_duplicates=drop_duplicates,
-            start=start,
-            empty=empty,
-            limits=limits,
-            types=types,
-            columns=columns,
-            renames=renames,
-            unrepresentable=unrepresentable,
-            name_clash=name_clash,
-            encoding=encoding,
-            datestyle=datestyle,
-        )
-        _check_run(target, resume, state, catalog)
-        config = ChangeJob(_outputs(names), chosen, options, catalog, format, in_folders=not isinstance(what, str))
+        names = _outputs((what,) if isinstance(what, str) else tuple(what))
+        job = ChangeJob(names, chosen, given, catalog, format, in_folders=not isinstance(what, str))
+    call = _Call(spark, _file_path(source, storage_options), payload, unwrap, position, session, accept_gap)
+    folder = target_at(_file_path(target, storage_options))
+    with job_errors(), folder.begin(job.what, job.in_manifest, source=call.source, overwrite=overwrite) as run:
+        return RunResult.of(_messages(call, job, run) if isinstance(job, MessageJob) else _changes(call, job, run))
 
-        needed = (position,) if session is None else (position, session)
-    place, out = _file_path(source, storage_options), _file_path(target, storage_options)
-    files = payload_files(place, payload, needed, unwrap)
-    if any(file.converted for file in files):
-        raise PathError(f"{source}: not a Parquet file; on Spark, payloads are in Parquet")
-    accepted_gaps(files, accept_gap=accept_gap)
+
+@dataclass(frozen=True)
+class _Call:
+    """What a call reads. The fields are parameters of `decode_files`."""
+
+    spark: SparkSession | None
+    source: FilePath
+    payload: str
+    unwrap: Unwrap
+    position: str | None
+    session: str | None
+    accept_gap: bool
+
+    def running(self) -> AbstractContextManager[SparkSession]:
+        """Return the session, or start a local one."""
+        return nullcontext(self.spark) if self.spark is not None else local_session()
+
+    def check(self, files: Sequence[PayloadFile]) -> None:
+        """Check that files are Parquet, and that gaps before them are accepted."""
+        if any(file.converted for file in files):
+            raise PathError(f"{self.source}: not a Parquet file; on Spark, payloads are in Parquet")
+        accepted_gaps(files, accept_gap=self.accept_gap)
+
+
+def _messages(call: _Call, job: MessageJob, run: Run) -> Manifest | None:
+    """Decode new files to messages, and commit the run; None if there are none."""
+    found = new_messages(call.source, run.state, call.payload, job.keep, call.unwrap)
+    if found.is_empty:
+        return None
+    call.check(found.files)
+    for file, (_, n_before) in zip(found.files, found.selection.new, strict=True):
+        if n_before and job.in_stream == "ordered":
+            raise RunError(f'{file.path}: has grown, but on Spark, in_stream="ordered" decodes whole files')
+    with call.running() as spark:
+        # Without rows, the first file still has the columns of the output.
+        files = found.files or payload_files(call.source, call.payload, job.keep, call.unwrap)[:1]
+        written = file_route.write_messages(spark, files, run, job)
+    n_rows = sum(file.n_rows for file in found.files)
+    manifest = Manifest(
+        "spark",
+        job.what,
+        job.in_manifest,
+        found.described(n_rows, None, None, is_counted=False),
+        rows=sum(file.rows for file in written.files),
+        bad_rows=written.bad_rows,
+        files=written.files,
+        tasks=written.tasks,
+    )
+    return run.commit(manifest, found.state_after({}))
+
+
+def _changes(call: _Call, job: ChangeJob, run: Run) -> Manifest | None:
+    """Decode new files to changes and tables, and commit the run; None if there are none."""
+    before = replication_of(run.state)
+    last = before.position - 1
+    found, ordered = new_changes(call.source, run.state, last, call.payload, call.position, call.session, call.unwrap)
+    if found.is_empty:
+        return None
+    call.check(found.files)
+    position, files, session = _columns(call, ordered, before)
+    types = user_types_of(files, [UserType(*item) for item in run.state.user_types])
+    encoding = encoding_of(files, job.options.encoding)
+    options = replace(job.options, types=overridden(types, job.options.types) or None, encoding=encoding)
+    with_footers = replace(job, options=options, catalog=job.catalog or catalog_of(files))
+    state = None if run.last is None else before
     try:
-        if isinstance(config, ChangeJob):
-            if session is None and position == "seq" and has_interrupted_streams(files):
-                session = CAPTURE_SESSION
-                files = [file.with_session() for file in files]
-            check_positions(files, position)
-            files = in_slot_order(files, position)
-            if isinstance(out, Path):
-                before, kept = (None if at is None else Path(os.path.abspath(at)) for at in (resume, state))
-                folders = RunFolders(place, out, False, overwrite, before, kept)
-                return _run(spark, source, files, position, session, folders, config)
-        if isinstance(out, ObjectPath):
-            return _to_objects(spark, source, place, files, position, session, out, overwrite, config)
-        assert isinstance(config, MessageJob)
-        check_target(out, place if isinstance(place, Path) else None, overwrite=overwrite)
-        with _session(spark) as running, staged(out, overwrite=overwrite) as hidden:
-            return file_route.write_messages(running, files, hidden, config)
+        with call.running() as spark:
+            has_time = session_has_time(spark)
+            done = file_route.write_changes(spark, files, position, with_footers, has_time, run, state, session)
+    except KeyError as error:
+        raise PathError(f"{call.source}: {error.args[0]}") from error
+    after = done.index.end
+    add_kept(after, done.kept)
+    partitions = done.index.partitions
+    first, end = (partitions[0].first, partitions[-1].last) if partitions else (None, None)
+    manifest = Manifest(
+        "spark",
+        job.what,
+        job.in_manifest,
+        found.described(done.rows, first, end, is_counted=False),
+        rows=sum(file.rows for file in done.written.files),
+        bad_rows=done.written.bad_rows,
+        skipped=done.index.n_skipped,
+        undecided=done.index.n_undecided,
+        last_lsn=after.last_lsn,
+        files=done.written.files,
+        tasks=done.written.tasks,
+        renames=renames_since(after, job.options.renames, last + 1),
+    )
+    captured = files[-1].captured if files else None
+    sessions = (done.session, None if captured is None else session_text(captured.session), run.state.session)
+    of_input = found.state_after(
+        {},
+        user_types=[(item.oid, item.name, item.declaration) for item in types],
+        session=next((item for item in sessions if item is not None), None),
+        position=position,
+        is_counted=False,
+    )
+    return run.commit(manifest, with_replication(of_input, after, run.files.payload_path()))
+
+
+def _columns(
+    call: _Call, ordered: OrderedFiles, before: ReplicationState
+) -> tuple[str, Sequence[PayloadFile], str | None]:
+    """Return the position column, the files with the columns to read, and the session column.
+
+    Sessions of captured files matter only if one of them ended with an open transaction.
+    """
+    if ordered.position is None:
+        raise PathError(f"{call.source}: needs a column with positions, because rows on Spark have no order")
+    files, session = ordered.files, ordered.session
+    if files and session == CAPTURE_SESSION and not before.undecided and not has_interrupted_streams(files):
+        kept = tuple(name for name in files[0].keep if name != CAPTURE_SESSION)
+        schema = pa.schema([files[0].schema.field(name) for name in kept])
+        files, session = tuple(replace(file, keep=kept, schema=schema) for file in files), None
+    return ordered.position, files, session
+
+
+@contextmanager
+def job_errors() -> Iterator[None]:
+    """Convert errors of files and of Spark to JobFailed."""
+    try:
+        yield
     except OrderFault as error:
         raise JobFailed(f"{error}; spark_udfs.changes decodes rows in any order") from error
     except FileFault as error:
         raise JobFailed(str(error)) from error
-    except StorageError as error:
-        # Tasks do not know the target.
-        raise type(error)(target, error.cause) if error.target == OUTPUT else error from error
     except SPARK_ERRORS as error:
         raise JobFailed(_one_line(error)) from error
 
@@ -329,10 +356,6 @@ def _file_path(location: Location, options: Mapping[str, str] | None) -> FilePat
     return found
 
 
-def _session(spark: SparkSession | None) -> AbstractContextManager[SparkSession]:
-    return nullcontext(spark) if spark is not None else local_session()
-
-
 def _outputs(names: Sequence[str]) -> tuple[str | None, ...]:
     if MESSAGES in names:
         raise ValueError('what: "messages" cannot be an item of a sequence: messages are the only output')
@@ -346,135 +369,6 @@ def _refuse(given: Mapping[str, bool], of: str) -> None:
     wrong = [name for name, is_given in given.items() if is_given]
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: only for {of}")
-
-
-def _check_run(
-    target: Location,
-    resume: str | os.PathLike[str] | None,
-    state: str | os.PathLike[str] | None,
-    catalog: RelationCatalog | None,
-) -> None:
-    if resume is not None and state is not None:
-        raise ValueError("use only one of resume and state")
-    if resume is not None and catalog is not None:
-        raise ValueError("catalog is for the first run; with resume, the state has the relations")
-    for folder, what in ((resume, "resume"), (state, "state")):
-        if folder is not None:
-            local_path(folder, what)
-    if not is_path(target) and (resume is not None or state is not None):
-        raise PathError(f"{target}: is a URI, and the output of a run with a state must be a path")
-
-
-def _run(
-    spark: SparkSession | None,
-    source: Location,
-    files: Sequence[PayloadFile],
-    position: str,
-    session: str | None,
-    folders: RunFolders,
-    config: ChangeJob,
-) -> RunResult:
-    """Decode changes and tables to a path, and leave a manifest and a state."""
-    known = _known_manifest(config, files, position, folders.source)
-
-    def write(begun: StagedRun) -> WrittenRun[JobOutput | None]:
-        chosen, after = _with_types(config, files, begun.stored)
-        outputs = {name: begun.hidden / folder for name, folder in _folders_below(config).items()}
-        with _session(spark) as running:
-            output = _changes(running, source, files, position, session, chosen, outputs, JobRun(known.input, begun))
-        return output.written(begun, known, after)
-
-    output, manifest = run(folders, known, write, with_spill=False)
-    assert manifest is not None
-    return RunResult.of(manifest, was_complete=output is None)
-
-
-def _with_types(
-    config: ChangeJob, files: Sequence[PayloadFile], stored: StoredState | None
-) -> tuple[ChangeJob, SourceState]:
-    """Add the types and relations from the footers of files, and what the run before knows."""
-    before = SourceState() if stored is None else stored.source
-    types = user_types_of(files, [UserType(*item) for item in before.user_types])
-    given = config.options
-    encoding = encoding_of(files, given.encoding)
-    with_types = replace(given, types=overridden(types, given.types) or None, encoding=encoding)
-    catalog = config.catalog or catalog_of(files)
-    after = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
-    return replace(config, options=with_types, catalog=catalog), after
-
-
-def _to_objects(
-    spark: SparkSession | None,
-    source: Location,
-    place: FilePath,
-    files: Sequence[PayloadFile],
-    position: str,
-    session: str | None,
-    target: ObjectPath,
-    overwrite: bool,
-    config: MessageJob | ChangeJob,
-) -> RunResult:
-    """Decode to an object store, and leave a manifest without a state."""
-    if isinstance(place, ObjectPath):
-        check_apart(place, target)
-    check_object_target(target, overwrite=overwrite)
-    with _session(spark) as running, object_run(target, overwrite=overwrite) as run:
-        if isinstance(config, MessageJob):
-            done = file_route.write_messages(running, files, run.output(""), config)
-            assert done.manifest is not None
-            manifest = done.manifest
-        else:
-            chosen, _ = _with_types(config, files, None)
-            known = _known_manifest(config, files, position, place)
-            outputs = {name: run.output(folder) for name, folder in _folders_below(config).items()}
-            output = _changes(running, source, files, position, session, chosen, outputs, JobRun(known.input))
-            manifest = replace(
-                known,
-                input=output.input,
-                rows=output.rows,
-                bad_rows=output.bad_rows,
-                skipped=output.index.n_skipped,
-                undecided=output.index.n_undecided,
-                files=output.files,
-                tasks=output.tasks,
-                renames=renames_since(output.index.end, known),
-            )
-        run.commit(manifest)
-    return RunResult.of(manifest)
-
-
-def _known_manifest(
-    config: ChangeJob, files: Sequence[PayloadFile], position: str, source: FilePath | None
-) -> Manifest:
-    """Make what is known of the manifest before the run."""
-    input = Input()
-    if files:
-        input = input_of(files, position, source)
-    what = [name or CHANGES for name in config.names]
-    options = {**options_of(config.options), "format": config.format}
-    return Manifest("spark", what, options, input)
-
-
-def _folders_below(config: ChangeJob) -> dict[str | None, str]:
-    """Return the folder of each output, below the target."""
-    return {name: table_file_name(name) if config.in_folders else "" for name in config.names}
-
-
-def _changes(
-    spark: SparkSession,
-    source: Location,
-    files: Sequence[PayloadFile],
-    position: str,
-    session: str | None,
-    config: ChangeJob,
-    folders: Mapping[str | None, Folder],
-    job: JobRun,
-) -> JobOutput:
-    try:
-        has_time = session_has_time(spark)
-        return file_route.write_changes(spark, files, position, config, has_time, folders, session, job)
-    except KeyError as error:
-        raise PathError(f"{source}: {error.args[0]}") from error
 
 
 def _one_line(error: Exception) -> str:

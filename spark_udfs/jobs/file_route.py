@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.files.file_metadata import gaps_of
+from pgdecode.datasets.target import Run
 from pgdecode.files.ordered_files import OrderFault, in_slot_order, session_text
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.source_index import SourceIndex, index_of_statistics, is_enough, unused_versions, with_used
 from pgdecode.partitions.speculation import holds
 from pgdecode.protocol.options import ChangeOptions
-from pgdecode.runs.manifest import Input, Manifest, OutputFile, TaskSummary, write_manifest
 from spark_udfs.dataframes.control_index import in_session
+from spark_udfs.dataframes.kept_changes import KeptFile
 from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.dataframes.stored_changes import StoredTask, stored_parts
 from spark_udfs.jobs.file_tasks import (
@@ -36,52 +34,55 @@ from spark_udfs.jobs.file_tasks import (
     UsedTask,
 )
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
-from spark_udfs.jobs.job_run import NEW_RUN, JobOutput, JobRun
-from spark_udfs.jobs.output_committer import Folder, attempts, commit, merged, part_name
-from spark_udfs.jobs.run_result import RunResult
+from spark_udfs.jobs.output_committer import Committed, commit, merged
 from spark_udfs.jobs.splits import (
     Sized,
     Split,
+    controls_of,
     grouped,
     large_row_group,
     make_splits,
     pieces_of,
     speculation_of,
     split_previews,
+    statistics_of,
     task_bytes,
 )
 from spark_udfs.runtime.tasks import parallelism, partition_bytes, run_tasks
 
 
-def write_messages(spark: SparkSession, files: Sequence[PayloadFile], folder: Folder, config: MessageJob) -> RunResult:
-    """Decode files to messages.
+@dataclass(frozen=True)
+class JobOutput:
+    """The output of a job that decodes changes.
 
-    Parameters
+    Attributes
     ----------
-    spark : SparkSession
-    files : sequence of PayloadFile
-        At least one.
-    folder : Path or ObjectOutput
-        The folder to create. In an object store, the caller writes the manifest.
-    config : MessageJob
+    index : PartitionIndex
+        With the state after the run.
+    rows : int
+        Number of payloads.
+    written : Committed
+        Of all outputs.
+    kept : list of KeptFile
+        In the order of the input.
+    session : str or None
+        The last value of the session column, as text.
     """
-    work = MessageTask(folder, files[0].schema, config)
+
+    index: PartitionIndex
+    rows: int
+    written: Committed
+    kept: list[KeptFile]
+    session: str | None
+
+
+def write_messages(spark: SparkSession, files: Sequence[PayloadFile], run: Run, config: MessageJob) -> Committed:
+    """Decode files, at least one, to messages."""
+    work = MessageTask(run.files, files[0].schema, config)
     # With "ordered", the stream state depends on earlier rows, so files are not split.
     tasks = _tasks(spark, files) if config.in_stream == "ordered" else cut(spark, files)
-    with attempts(folder):
-        parts = [part for found in run_tasks(spark, work, tasks) for part in found]
-        written, bad_rows, summaries = commit(folder, parts, _inputs(tasks, config.format))
-    rows = sum(file.rows for file in written)
-    manifest = Manifest(
-        "spark",
-        ("messages",),
-        input=Input(gaps=[gap.as_dict() for gap in gaps_of(files)]),
-        rows=rows,
-        bad_rows=bad_rows,
-        files=written,
-        tasks=summaries,
-    )
-    return RunResult.of(write_manifest(folder, manifest) if isinstance(folder, Path) else manifest)
+    parts = [part for found in run_tasks(spark, work, tasks) for part in found]
+    return commit(run, parts, _inputs(tasks))
 
 
 def write_changes(
@@ -90,14 +91,15 @@ def write_changes(
     position: str,
     config: ChangeJob,
     has_time: bool,
-    folders: Mapping[str | None, Folder],
+    run: Run,
+    state: ReplicationState | None = None,
     session: str | None = None,
-    run: JobRun = NEW_RUN,
 ) -> JobOutput:
     """Decode files to changes and tables.
 
-    Tasks decode their splits speculatively with a preliminary index, and collect split statistics at the same time.
-    Splits whose speculation was wrong are decoded again with the final index.
+    If the footers of all files have their control messages, they give the index, and tasks decode with it at once.
+    Otherwise tasks decode their splits speculatively with a preliminary index, and collect split statistics at the same
+    time. Splits whose speculation was wrong are decoded again with the final index.
 
     Parameters
     ----------
@@ -108,16 +110,11 @@ def write_changes(
     config : ChangeJob
     has_time : bool
         As in `TableOutput`.
-    folders : mapping
-        The folder to create for each output.
+    run : Run
+    state : ReplicationState, optional
+        After the last run.
     session : str, optional
         The session column.
-    run : JobRun
-        By default, it continues no run and keeps no state.
-
-    Returns
-    -------
-    JobOutput
 
     Raises
     ------
@@ -125,78 +122,65 @@ def write_changes(
         If rows are not in the order of their positions, or if the files' ranges of positions overlap.
     KeyError
         If no message describes a table of the job.
-    RunError
-        If the files do not follow the run before.
     """
     pieces = in_slot_order([piece for piece in _pieces(spark, files) if piece.n_rows], position)
     groups = [group for group in _grouped(spark, pieces) if group]
-    previews = split_previews(groups, position)
-    run.check(previews[0].first if previews else None, None, sum(piece.n_rows for piece in pieces))
-    splits = make_splits(groups, previews) if session is None else [Split(tuple(group)) for group in groups]
+    controls = controls_of(files, position)
+    from_footers = [item for group in groups if (item := statistics_of(group, controls)) is not None]
+    has_footers = bool(groups) and len(from_footers) == len(groups)
+    previews = [] if has_footers else split_previews(groups, position)
+    moves_heads = bool(previews) and session is None
+    splits = make_splits(groups, previews) if moves_heads else [Split(tuple(group)) for group in groups]
     splits = splits or [Split(())]
     tasks = [SplitTask(number, split) for number, split in enumerate(splits)]
-    places = tuple(folders[name] for name in config.names)
     options = config.options
 
     def work_by(index: PartitionIndex, counts: tuple[int, ...]) -> ChangeTask:
         outputs = config.outputs([SourceIndex(None, index, counts, may_move=False)], has_time, in_files=True)
         columns = tuple(config.columns(output) for output in outputs)
-        plain = PackedIndex.of(None, index, counts)
-        kept, first = run.kept, run.start.position
-        return ChangeTask(places, tuple(outputs), columns, plain, position, options, config.format, kept, first)
+        packed = PackedIndex.of(None, index, counts)
+        return ChangeTask(run.files, config.folders, tuple(outputs), columns, packed, position, options, config.format)
 
     # With drop_duplicates, a partition depends on all commits before it.
-    may_speculate = bool(groups) and session is None and not options.drop_duplicates
-    speculated = speculation_of(previews, config.catalog, run.state) if may_speculate else None
+    may_speculate = moves_heads and not options.drop_duplicates
+    speculated = speculation_of(previews, config.catalog, state) if may_speculate else None
     try:
         speculative = None if speculated is None else work_by(speculated, tuple(split.n_rows for split in splits))
     except (KeyError, ValueError):
         # A later message may describe the table or the column.
         speculative = None
     with_head = options.start == "anywhere"
-    with ExitStack() as stack:
-        for place in places:
-            stack.enter_context(attempts(place))
-        found = run_tasks(
-            spark, SplitStatisticsTask(position, session, speculative is None, with_head, speculative), tasks
-        )
-        _check_order(tasks, found, position)
-        in_full = SplitStatisticsTask(position, session, True, with_head)
-        indexed, state, last_session = _indexed(spark, tasks, found, in_full, config, run)
-        index = indexed.index
-        work = work_by(index, indexed.counts)
-        done = [result.output for result in found]
-        if speculated is not None and speculative is not None:
-            done = _confirmed(done, speculated, speculative, index, work)
-        rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
-        stored = _stored_tasks(state, index, options, len(tasks))
-        last: list[SplitTask | StoredTask] = [*rejected, *stored]
-        rest = iter(run_tasks(spark, work, last) if last else [])
-        complete = [next(rest) if output is None else output for output in done]
-        complete += rest
-        inputs = _inputs(tasks, config.format)
-        inputs |= {part_name(task.number, config.format): task.places for task in stored}
-        bad_rows: Counter[str] = Counter()
-        written: list[OutputFile] = []
-        summaries: list[TaskSummary] = []
-        for number, place in enumerate(places):
-            committed = commit(place, [output.parts[number] for output in complete], inputs)
-            bad_rows.update(committed.bad_rows)
-            summaries += committed.tasks
-            below = f"{place.name}/" if config.in_folders and isinstance(place, Path) else ""
-            written += (replace(file, name=f"{below}{file.name}") for file in committed.files)
-        ends = [partition.first for partition in index.partitions[:1]]
-        ends += [partition.last for partition in index.partitions[-1:]]
-        return JobOutput(
-            run.check(min(ends, default=None), max(ends, default=None), sum(indexed.counts)),
-            index,
-            dict(sorted(bad_rows.items())),
-            sum(file.rows for file in written),
-            written,
-            [output.kept for output in complete if output.kept is not None],
-            last_session,
-            merged(summaries),
-        )
+    first_pass = SplitStatisticsTask(position, session, speculative is None, with_head, speculative)
+    of_footers = [SplitStatisticsResult(item) for item in from_footers]
+    found = of_footers if has_footers else run_tasks(spark, first_pass, tasks)
+    _check_order(tasks, found, position)
+    in_full = SplitStatisticsTask(position, session, True, with_head)
+    indexed, state, last_session = _indexed(spark, tasks, found, in_full, config, state, run.state.session)
+    index = indexed.index
+    work = work_by(index, indexed.counts)
+    done = [result.output for result in found]
+    if speculated is not None and speculative is not None:
+        done = _confirmed(done, speculated, speculative, index, work)
+    rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
+    stored = _stored_tasks(state, index, options, len(tasks))
+    last: list[SplitTask | StoredTask] = [*rejected, *stored]
+    rest = iter(run_tasks(spark, work, last) if last else [])
+    complete = [next(rest) if output is None else output for output in done]
+    complete += rest
+    inputs = {**_inputs(tasks), **{task.number: task.places for task in stored}}
+    outputs = [
+        commit(run, [output.parts[number] for output in complete], inputs) for number in range(len(config.names))
+    ]
+    bad_rows: Counter[str] = Counter()
+    for output in outputs:
+        bad_rows.update(output.bad_rows)
+    written = Committed(
+        [file for output in outputs for file in output.files],
+        dict(sorted(bad_rows.items())),
+        merged(task for output in outputs for task in output.tasks),
+    )
+    kept = [output.kept for output in complete if output.kept is not None]
+    return JobOutput(index, sum(indexed.counts), written, kept, last_session)
 
 
 def _stored_tasks(
@@ -212,7 +196,8 @@ def _indexed(
     found: Sequence[SplitStatisticsResult],
     in_full: SplitStatisticsTask,
     config: ChangeJob,
-    run: JobRun,
+    state: ReplicationState | None,
+    session_before: str | None,
 ) -> tuple[SourceIndex, ReplicationState | None, str | None]:
     """Make the final index from the split statistics. Collect more messages first if they are not enough.
 
@@ -220,9 +205,9 @@ def _indexed(
     """
     statistics = [item.statistics for item in found]
     sessions = [partition.session for item in statistics for partition in item.partitions]
-    state = run.state
-    if in_full.session is not None and sessions:
-        state = in_session(state, run.start.source.session, sessions[0])
+    has_sessions = in_full.session is not None or any(item is not None for item in sessions)
+    if has_sessions and sessions:
+        state = in_session(state, session_before, sessions[0])
     # The state after the run needs the shapes of all tables.
     known = frozenset() if state is None else frozenset(state.relations.in_shape)
     indexed = index_of_statistics(statistics, config.catalog, config.options, state)
@@ -242,7 +227,7 @@ def _indexed(
         all_tasks: list[SplitTask | StoredTask] = [*tasks, *stored]
         used = {number for item in run_tasks(spark, work, all_tasks) for number in item}
         indexed = replace(indexed, index=with_used(indexed.index, used))
-    return indexed, state, session_text(sessions[-1]) if in_full.session is not None and sessions else None
+    return indexed, state, session_text(sessions[-1]) if has_sessions and sessions else None
 
 
 def _check_order(tasks: Sequence[SplitTask], found: Sequence[SplitStatisticsResult], position: str) -> None:
@@ -304,15 +289,15 @@ def _grouped(spark: SparkSession, pieces: Sequence[Sized]) -> list[list[Sized]]:
     return grouped(pieces, _task_bytes(spark, sum(piece.n_bytes for piece in pieces)))
 
 
-def _inputs(tasks: Sequence[Task] | Sequence[SplitTask], format: str) -> dict[str, list[dict[str, Any]]]:
-    """For each part, list its input rows."""
+def _inputs(tasks: Sequence[Task] | Sequence[SplitTask]) -> dict[int, list[dict[str, Any]]]:
+    """List the input rows of each task, by its number."""
     found = {}
     for task in tasks:
         if isinstance(task, SplitTask):
             places = task.split.places
         else:
             places = [(piece, piece.start, piece.n_rows) for piece in task.pieces]
-        found[part_name(task.number, format)] = [
+        found[task.number] = [
             {"file": str(file.path), "first_row": first, "rows": n_rows} for file, first, n_rows in places
         ]
     return found

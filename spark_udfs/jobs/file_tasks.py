@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder
+from pgdecode.datasets.target import NewFiles
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, joined_batches
 from pgdecode.files.envelope_text import fields_to_decode
@@ -35,7 +35,7 @@ from spark_udfs.dataframes.outputs import Output
 from spark_udfs.dataframes.partition_worker import DecodedPartition, PackedIndex, RowsMoved
 from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored, used_of_stored
 from spark_udfs.jobs.job_config import MessageJob
-from spark_udfs.jobs.output_committer import Folder, Part, attempted
+from spark_udfs.jobs.output_committer import Part, new_part
 from spark_udfs.jobs.splits import Batches, Split
 from spark_udfs.jobs.task_times import TaskTimes
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
@@ -54,25 +54,27 @@ class MessageTask(WorkerFunction):
 
     Attributes
     ----------
-    folder : Path or ObjectOutput
-        Of the output.
+    files : NewFiles or None
+        Of the run; None for a task that does not write.
     kept : pa.Schema
         The `keep` columns with their types in the output.
     config : MessageJob
     """
 
-    folder: Folder
+    files: NewFiles | None
     kept: pa.Schema
     config: MessageJob
 
     def __call__(self, task: Task) -> list[Part]:
         """Write the part of a task."""
         enter_task()
+        assert self.files is not None
         times = TaskTimes()
         parts: list[Part] = []
         layout = message_layout(self.kept.names, self.config.fields)
         bad_rows: Counter[str] = Counter()
-        with attempted(self.folder, task.number, self.config.format, self._schema, layout, 1, parts, bad_rows) as write:
+        of_output = (self.files, "", task.number, self.config.format, self._schema, layout, 1)
+        with new_part(*of_output, parts, bad_rows) as write:
             for decoded, batch in self.decoded(task.pieces):
                 bad_rows.update(decoded.bad_rows)
                 times.decode_seconds += decoded.seconds
@@ -151,8 +153,10 @@ class ChangeTask(WorkerFunction):
 
     Attributes
     ----------
-    folders : tuple of Path or ObjectOutput
-        Of the outputs.
+    files : NewFiles
+        Of the run.
+    folders : tuple of str
+        Of the outputs, below the target; empty for the target itself.
     outputs : tuple of Output
     columns : tuple of tuple of str
         The columns to write of each output.
@@ -161,21 +165,16 @@ class ChangeTask(WorkerFunction):
     position : str
     options : ChangeOptions
     format : str
-    kept : Path or None
-        The folder for the changes of transactions without an outcome; None if they are not kept.
-    first_position : int
-        The first position that the run may have.
     """
 
-    folders: tuple[Folder, ...]
+    files: NewFiles
+    folders: tuple[str, ...]
     outputs: tuple[Output, ...]
     columns: tuple[tuple[str, ...], ...]
     index: PackedIndex
     position: str
     options: ChangeOptions
     format: Format
-    kept: Path | None = None
-    first_position: int = 0
 
     def __call__(self, task: SplitTask | StoredTask) -> TaskOutput:
         """Write the task's part of each output."""
@@ -193,7 +192,7 @@ class ChangeTask(WorkerFunction):
         builders = [output.builder(None, self.index.unpacked, self.options) for output in self.outputs]
         if reader is not None:
             builders = [SpeculativeDecoding(builder) for builder in builders]
-        kept = None if self.kept is None else KeptChanges()
+        kept = KeptChanges()
         times = TaskTimes()
         with (
             self._writers(task.number, times) as (written, bad_rows, write),
@@ -202,9 +201,7 @@ class ChangeTask(WorkerFunction):
             rows = times.reading(task.split.batches(self.position))
             for number, batch in decode_split(rows, self.index, builders, self.options, bad_rows, reader, kept):
                 write(number, batch)
-        if kept is None or self.kept is None:
-            return TaskOutput(written)
-        return TaskOutput(written, kept.write(self.kept, self.first_position, task.number))
+        return TaskOutput(written, kept.write(self.files, task.number))
 
     def _write_stored(self, task: StoredTask) -> TaskOutput:
         """Write the task's part of each output, from changes that earlier runs have stored."""
@@ -236,9 +233,8 @@ class ChangeTask(WorkerFunction):
             writers = []
             for folder, output, names, parts, counts in places:
                 schema = pa.schema([output.schema.field(name) for name in names])
-                part = attempted(
-                    folder, number, self.format, schema, output.layout, len(parts_by_output), parts, counts
-                )
+                of_output = (self.files, folder, number, self.format, schema, output.layout, len(parts_by_output))
+                part = new_part(*of_output, parts, counts)
                 writers.append(stack.enter_context(part))
             yield written, bad_rows, write
             with times.of_io():

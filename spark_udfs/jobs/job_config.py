@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from pgdecode import MessageDecoder, RelationCatalog
 from pgdecode.envelope.schema import envelope_schema
+from pgdecode.files.change_export import table_file_name
 from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Empty, Format, InStream, Mode, check_option
+from pgdecode.protocol.options import Empty, Format, InStream, Mode, check_option, options_of
 from pgdecode.rows.options import Options
 from spark_udfs.dataframes.changes import check_fields, output_of
 from spark_udfs.dataframes.outputs import ChangeOutput, Output
@@ -50,6 +52,17 @@ class MessageJob:
         envelope_schema(self.fields)
         MessageDecoder(in_stream=self.in_stream, empty=self.empty)
 
+    @property
+    def what(self) -> tuple[str, ...]:
+        """The output, for the manifest."""
+        return (MESSAGES,)
+
+    @property
+    def in_manifest(self) -> dict[str, Any]:
+        """The options that change the rows."""
+        names = ("mode", "empty", "format", "fields", "keep", "in_stream")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True)
 class ChangeJob:
@@ -74,6 +87,22 @@ class ChangeJob:
         check_option("format", self.format, Format)
         if self.fields is not None and len(self.names) > 1:
             raise ValueError("fields can be used only with one output")
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        """The outputs, for the manifest."""
+        return tuple(name or CHANGES for name in self.names)
+
+    @property
+    def in_manifest(self) -> dict[str, Any]:
+        """The options that change the rows."""
+        fields = {} if self.fields is None else {"fields": self.fields}
+        return {**options_of(self.options), "format": self.format, "snapshot": False, **fields}
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folder of each output below the target; empty if it is the target."""
+        return tuple(table_file_name(name) if self.in_folders or len(self.names) > 1 else "" for name in self.names)
 
     def outputs(self, indexes: Sequence[SourceIndex], has_time: bool, *, in_files: bool) -> list[Output]:
         """Make the `Output` of each name.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pgdecode.runs.manifest import Manifest
+from pgdecode.datasets.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -15,33 +15,32 @@ class RunResult:
     Attributes
     ----------
     rows : int
-        Number of rows in all outputs together.
+        Number of rows that this call has added to all outputs together.
     bad_rows : dict
         Number of rows with an error, written or left out, by error code, for all outputs together.
     skipped : int
         Number of transactions left out because their beginning is missing, with `start="anywhere"`.
     undecided : int
-        Number of transactions without an outcome. Their changes are in the state, for the next run.
+        Number of transactions without an outcome. Their changes are in the state, for the next call.
     first_position, last_position : int or None
         Of the payloads, for changes and tables; None without payloads.
-    manifest : pgdecode.runs.manifest.Manifest or None
-        The content of `_manifest.json`.
-    was_complete : bool
-        Whether an earlier call had completed the same run, so that this one had nothing to do.
+    manifest : pgdecode.datasets.manifest.Manifest or None
+        The manifest of this call in the target; None if nothing has come since the last call.
     """
 
-    rows: int
-    bad_rows: Mapping[str, int]
+    rows: int = 0
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
     undecided: int = 0
     first_position: int | None = None
     last_position: int | None = None
     manifest: Manifest | None = None
-    was_complete: bool = False
 
     @classmethod
-    def of(cls, manifest: Manifest, *, was_complete: bool = False) -> RunResult:
+    def of(cls, manifest: Manifest | None) -> RunResult:
         """Take the result from a manifest."""
+        if manifest is None:
+            return cls()
         return cls(
             manifest.rows,
             dict(manifest.bad_rows),
@@ -50,5 +49,4 @@ class RunResult:
             manifest.input.first_position,
             manifest.input.last_position,
             manifest,
-            was_complete,
         )

@@ -7,7 +7,7 @@ to the split where it begins. Its rows at the beginning of the next split, if th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,14 +21,24 @@ from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.files.file_metadata import FileControl, control_of
 from pgdecode.files.ordered_files import OrderFault, Positions
 from pgdecode.files.payload_batches import are_payloads, read_together
 from pgdecode.files.payload_file import PayloadFile, one_batch
 from pgdecode.partitions.partition_index import Partition, PartitionIndex
 from pgdecode.partitions.speculation import speculate
-from pgdecode.partitions.split_statistics import MESSAGES, from_ipc, row_numbers, take_messages, to_ipc
+from pgdecode.partitions.split_statistics import (
+    MESSAGES,
+    PartitionStatistics,
+    SplitStatistics,
+    from_ipc,
+    row_numbers,
+    take_messages,
+    to_ipc,
+)
 from pgdecode.protocol.boundaries import RELATIONS, STREAM_AND_TWO_PHASE
 from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.storage.object_path import FilePath
 from spark_udfs.dataframes.partition_worker import DECODE_ROWS
 
 # Rows to read at once. Each batch costs some Python calls, whatever its number of rows.
@@ -277,7 +287,8 @@ def split_previews(groups: Sequence[Sequence[PayloadFile]], position: str) -> li
 
 def _split_preview(position: str, pieces: Sequence[PayloadFile], n_rows: int) -> SplitPreview:
     group = pieces[0].groups[0]
-    first = group.counted_from(position)
+    # Rows at the beginning of a file that has grown were decoded before.
+    first = None if pieces[0].skip else group.counted_from(position)
     is_counted = first is not None and group.n_rows >= min(n_rows, sum(piece.n_rows for piece in pieces))
     found: list[tuple[pa.Array, pa.Array]] = []
     if is_counted and first is not None:
@@ -290,7 +301,7 @@ def _split_preview(position: str, pieces: Sequence[PayloadFile], n_rows: int) ->
         for piece in pieces:
             if n_rows <= 0:
                 break
-            source = piece.first_rows(n_rows)
+            source = next(piece.batches(n_rows)) if piece.skip else piece.first_rows(n_rows)
             found.append((reading.of(piece, piece.start, source), source.column(piece.payload)))
             n_rows = n_rows - len(source) if len(source) == piece.n_rows else 0
     positions = pa.concat_arrays([positions for positions, _ in found])
@@ -326,6 +337,34 @@ def _beginning(pieces: Sequence[PayloadFile], n_rows: int) -> tuple[PayloadFile,
     """Return the pieces that have the first `n_rows` rows."""
     before = accumulate((piece.n_rows for piece in pieces), initial=0)
     return tuple(piece for piece, n in zip(pieces, before, strict=False) if n < n_rows)
+
+
+def controls_of(files: Iterable[PayloadFile], position: str) -> dict[FilePath, FileControl | None]:
+    """Read the control messages in the footers of whole files. Other files have None."""
+    return {file.path: None if file.skip else control_of(file, position) for file in files if file.n_rows}
+
+
+def statistics_of(
+    pieces: Sequence[PayloadFile], controls: Mapping[FilePath, FileControl | None]
+) -> SplitStatistics | None:
+    """Make the statistics of a split from control messages; None if a file has none."""
+    partitions: list[PartitionStatistics] = []
+    messages: list[pa.RecordBatch] = []
+    for piece in pieces:
+        control = controls[piece.path]
+        if control is None or piece.captured is None:
+            return None
+        session = piece.captured.session
+        for number in (group.number for group in piece.groups):
+            columns = [control.positions[number], control.payloads[number].cast(pa.large_binary())]
+            messages.append(pa.RecordBatch.from_arrays(columns, schema=MESSAGES))
+            first, last, has_rows = control.partitions[number]
+            n_rows = control.n_rows[number]
+            if partitions and partitions[-1].session == session:
+                before = partitions.pop()
+                first, has_rows, n_rows = before.first, before.has_rows or has_rows, before.n_rows + n_rows
+            partitions.append(PartitionStatistics(first, last, has_rows, n_rows, session))
+    return SplitStatistics(tuple(partitions), to_ipc(messages), is_plain=False, in_full=True)
 
 
 def speculation_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +41,7 @@ class MessagePartition(WorkerFunction, InputPartition):
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Decode the pieces."""
         enter_task()
-        task = MessageTask(Path(), self.kept, self.job)
+        task = MessageTask(None, self.kept, self.job)
         for _, batch in task.decoded(self.pieces):
             yield with_schema(batch, schema)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.files.file_metadata import FileControl
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import (
     IndexOutcomes,
@@ -26,9 +27,10 @@ from pgdecode.partitions.source_index import in_order
 from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader, from_ipc
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.version_tracker import RelationTracker
+from pgdecode.storage.object_path import FilePath
 from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.jobs.job_config import ChangeJob
-from spark_udfs.jobs.splits import Split, grouped, pieces_of, task_bytes
+from spark_udfs.jobs.splits import Split, controls_of, grouped, pieces_of, statistics_of, task_bytes
 from spark_udfs.sources.source_options import SourceOptions
 
 _MOST_TASK_BYTES = 128 << 20
@@ -92,6 +94,7 @@ class SequenceIndex:
         self._is_head_streamed: bool | None = None
         self._last_session: Any = None
         self._n_partitions = 0
+        self._controls: dict[FilePath, FileControl | None] = {}
 
     @property
     def oldest_open(self) -> int:
@@ -132,11 +135,16 @@ class SequenceIndex:
         """
         files = list(files)
         pieces = [piece for piece in pieces_of(files, piece_bytes(files)) if piece.n_rows]
+        # Of captured files, the footers give the messages without reading the rows.
+        self._controls = controls_of(files, self.options.position)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             for piece, statistics in zip(pieces, threads.map(self._statistics, pieces), strict=True):
                 self._follow(piece, statistics)
 
     def _statistics(self, piece: PayloadFile) -> SplitStatistics:
+        from_footer = None if self.options.session is not None else statistics_of([piece], self._controls)
+        if from_footer is not None:
+            return from_footer
         reader = SplitStatisticsReader(in_full=True)
         split = Split((piece,))
         if self.options.session is None:

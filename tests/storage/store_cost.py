@@ -10,7 +10,6 @@ import os
 import resource
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from itertools import pairwise
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,16 +21,16 @@ import pyarrow.parquet as pq
 
 from benchmarks.datasets import load
 from benchmarks.spark import DATA_SET, SAMPLE, TABLE, Constant, Copying, decoded_sample
+from pgdecode.datasets.target import Run, target_at
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.rows.options import Options
-from pgdecode.runs.object_run import ObjectOutput, object_run
 from pgdecode.storage.object_path import ObjectPath, object_path
 from pgdecode.storage.object_store import store_of
 from spark_udfs.jobs import file_route
 from spark_udfs.jobs.file_tasks import MessageTask, Task
-from spark_udfs.jobs.job_config import ChangeJob
+from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 
 N_ROWS = 4_000_000
 FILES = 4
@@ -71,33 +70,30 @@ def measure(raw: ObjectPath, what: str) -> list[tuple[float, float]]:
     rows = decoded_sample(what)
     layout = LAYOUTS[what]
 
-    def copy(files: list[PayloadFile], output: ObjectOutput) -> None:
-        work = Copying(output, Constant(rows, len(rows) / SAMPLE), layout)
+    def copy(files: list[PayloadFile], run: Run) -> None:
+        work = Copying(run.files, Constant(rows, len(rows) / SAMPLE), layout)
         for number, file in enumerate(files):
             work(Task(number, (file,)))
 
-    def decode(files: list[PayloadFile], output: ObjectOutput) -> None:
+    def decode(files: list[PayloadFile], run: Run) -> None:
         if what == "messages":
-            message_task = MessageTask(output, pa.schema([]), None, "auto", "FAILFAST", "null", "parquet")
+            job = MessageJob((), None, "auto", "FAILFAST", "parquet")
+            message_task = MessageTask(run.files, pa.schema([]), job)
             for number, file in enumerate(files):
                 message_task(Task(number, (file,)))
             return
         name = None if what == "changes" else what
         config = ChangeJob((name,), None, Options(), None, "parquet")
         none: Any = None
-        file_route.write_changes(none, files, "seq", config, True, {name: output})
+        file_route.write_changes(none, files, "seq", config, True, run)
 
     found = []
     for number in range(ROUNDS + 1):
         seconds = []
         for work in (copy, decode):
-            with ExitStack() as stack:
-                run = stack.enter_context(
-                    object_run(object_path(f"{raw.root}/{what}{number}{work.__name__}", dict(raw.options)))
-                )
-                seconds.append(
-                    cpu_seconds(lambda work=work, run=run: work(payload_files(raw, "data", keep), run.output()))
-                )
+            target = target_at(object_path(f"{raw.root}/{what}{number}{work.__name__}", dict(raw.options)))
+            with target.begin((what,), {}) as run:
+                seconds.append(cpu_seconds(lambda work=work, run=run: work(payload_files(raw, "data", keep), run)))
         found.append((seconds[0], seconds[1]))
     return found[1:]
 

@@ -87,7 +87,7 @@ def test_a_job_counts_what_it_leaves_out(spark: SparkSession, tmp_path: Path) ->
     found = decode_files(spark, source, tmp_path / "out", what="changes", mode="DROPMALFORMED", start="anywhere")
     assert (found.bad_rows, found.skipped, found.undecided) == ({"UNKNOWN_TAG": 1}, 1, 1)
     assert [dict(row["new"]) for row in rows_of(tmp_path / "out")] == [{"id": "good"}]
-    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "_pgdecode" / "0000000001.json").read_text())
     assert (manifest["bad_rows"], manifest["skipped"], manifest["undecided"]) == ({"UNKNOWN_TAG": 1}, 1, 1)
     found = decode_files(spark, source, tmp_path / "kept", what="public.t", mode="PERMISSIVE")
     assert (found.bad_rows, found.skipped) == ({"STATE_TRANSACTION": 2, "UNKNOWN_TAG": 1}, 0)

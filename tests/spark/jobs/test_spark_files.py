@@ -19,22 +19,26 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.state import LOG
 from pgdecode.files import payload_file
 from pgdecode.files import payload_files as payload_files_module
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.rows.options import Options
-from pgdecode.runs.manifest import MANIFEST, read_manifest
-from spark_udfs.jobs import file_route, output_committer
+from spark_udfs.jobs import file_route
 from spark_udfs.jobs.file_tasks import Task
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from support import captures, clone
+from support.file_jobs import folders_of, write_changes, write_messages
 from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
 SHOP = ["public.orders", "public.products"]
+# The manifest of the first run.
+FIRST = Path(LOG, "0000000001.json")
 ORDER = [("commit_position", "ascending"), ("position", "ascending")]
 
 
@@ -64,9 +68,8 @@ def write_cut(folder: Path, column: pa.Array, cuts: list[int], group_rows: int) 
 def changes_of(folder: Path, config: ChangeJob, target: Path) -> dict[str | None, pa.Table]:
     """Decode a folder, and read the outputs."""
     files = payload_files(folder, "data", ("seq",))
-    folders = {name: target / (name or "changes") for name in config.names}
-    assert file_route.write_changes(None, files, "seq", config, True, folders)  # type: ignore[arg-type]
-    return {name: read_back(place) for name, place in folders.items()}
+    write_changes(files, config, target)
+    return {name: read_back(place) for name, place in folders_of(config, target).items()}
 
 
 def read_back(folder: Path) -> pa.Table:
@@ -119,7 +122,7 @@ def test_rows_of_ordered_files_come_in_slot_order(tmp_path: Path) -> None:
     column = captures.capture("18.shop.v1").column
     write_cut(tmp_path / "raw", column, [100, 700], 50)
     found = changes_of(tmp_path / "raw", change_job(), tmp_path / "out")[None]
-    assert len(list((tmp_path / "out" / "changes").glob("part-*"))) > 3
+    assert len(list((tmp_path / "out").glob("part-*"))) > 3
     assert found.to_pylist() == found.sort_by(ORDER).to_pylist()
 
 
@@ -147,9 +150,8 @@ def test_files_without_ascending_positions_are_refused(
         )
         pq.write_table(table, tmp_path / f"{number}.parquet")
     files = payload_files(tmp_path, "data", ("seq",))
-    folders: dict[str | None, Path] = {None: tmp_path / "out"}
     with pytest.raises(OrderFault, match=text):
-        file_route.write_changes(None, files, "seq", change_job(), False, folders)  # type: ignore[arg-type]
+        write_changes(files, change_job(), tmp_path / "out", has_time=False)
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -173,8 +175,7 @@ def test_a_bad_payload_is_reported_by_its_row_in_the_file_for_any_splits(tmp_pat
         changes_of(tmp_path / "raw", change_job(), tmp_path / "out")
     said = str(caught.value)
     assert said.startswith(f"{file}: row {row}, position {3 * row}: TRUNCATED at offset ")
-    folder = tmp_path / "out" / "changes"
-    assert os.listdir(folder) == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -207,9 +208,8 @@ def test_rows_that_differ_from_the_indexed_ones_are_reported_with_their_file(
 
     monkeypatch.setattr(file_route, "speculation_of", lambda *given: None)
     monkeypatch.setattr(file_route, "run_tasks", run_and_replace)
-    folders: dict[str | None, Path] = {None: tmp_path / "out"}
     with pytest.raises(FileFault, match=rf"raw\.parquet: {message}"):
-        file_route.write_changes(None, files, "seq", change_job(), True, folders)  # type: ignore[arg-type]
+        write_changes(files, change_job(), tmp_path / "out")
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -228,11 +228,11 @@ def test_a_file_that_is_replaced_before_its_tasks_read_it_is_named(
 
     monkeypatch.setattr(file_route, "run_tasks", run_late)
     with pytest.raises(FileFault, match=r"raw\.parquet: has changed since it was found"):
-        write_messages(source, tmp_path / "out")
-    assert os.listdir(tmp_path / "out") == []
+        messages_of(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
-def write_messages(source: Path, folder: Path, **options: Any) -> None:
+def messages_of(source: Path, folder: Path, **options: Any) -> Manifest:
     """Decode a file to messages."""
     given = {
         "keep": (),
@@ -244,7 +244,7 @@ def write_messages(source: Path, folder: Path, **options: Any) -> None:
         **options,
     }
     files = payload_files(source, "data", given["keep"])
-    file_route.write_messages(None, files, folder, MessageJob(**given))  # type: ignore[arg-type]
+    return write_messages(files, MessageJob(**given), folder)
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -252,10 +252,10 @@ def write_messages(source: Path, folder: Path, **options: Any) -> None:
 def test_the_manifest_says_what_the_parts_are_and_of_what(format: str, tmp_path: Path) -> None:
     column = captures.capture("16.streams.v2").column
     write_cut(tmp_path / "raw", column, [1000, 1700], 300)
-    write_messages(tmp_path / "raw", tmp_path / "out", format=format)
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    messages_of(tmp_path / "raw", tmp_path / "out", format=format)
+    manifest = json.loads((tmp_path / "out" / FIRST).read_text())
     names = [part["name"] for part in manifest["files"]]
-    assert sorted(os.listdir(tmp_path / "out")) == sorted([MANIFEST, output_committer.SUCCESS, *names])
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([LOG, *names])
     assert len(names) > 3
     for part in manifest["files"]:
         written = (tmp_path / "out" / part["name"]).read_bytes()
@@ -272,7 +272,7 @@ def test_the_manifest_says_what_the_parts_are_and_of_what(format: str, tmp_path:
 
 def without_times(folder: Path) -> dict[str, Any]:
     """The manifest without the times of its tasks."""
-    found: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+    found: dict[str, Any] = json.loads((folder / FIRST).read_bytes())
     for task in found["tasks"]:
         assert min(task.pop("decode_seconds"), task.pop("io_seconds")) >= 0
     return found
@@ -294,14 +294,11 @@ def test_the_manifest_tells_what_each_task_did(what: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("spark_udfs.jobs.task_times.perf_counter", clock)
     if what == "messages":
         config = MessageJob((), None, "auto", "PERMISSIVE", "parquet")
-        file_route.write_messages(None, payload_files(tmp_path / "raw", "data"), tmp_path / "out", config)  # type: ignore[arg-type]
-        tasks = read_manifest(tmp_path / "out").tasks
+        tasks = write_messages(payload_files(tmp_path / "raw", "data"), config, tmp_path / "out").tasks
     else:
         files = payload_files(tmp_path / "raw", "data", ("seq",))
         config = change_job("public.orders", None, mode="PERMISSIVE")
-        folders = {name: tmp_path / "out" / (name or "changes") for name in config.names}
-        done = file_route.write_changes(None, files, "seq", config, True, folders)  # type: ignore[arg-type]
-        assert done is not None
+        done = write_changes(files, config, tmp_path / "out")
         assert done.rows == sum(task.rows for task in done.tasks)
         tasks = done.tasks
     assert [task.task for task in tasks] == list(range(len(tasks)))
@@ -314,7 +311,7 @@ def test_the_manifest_tells_what_each_task_did(what: str, monkeypatch: pytest.Mo
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [1000], 300)
     for name in ("one", "two"):
-        write_messages(tmp_path / "raw", tmp_path / name)
+        messages_of(tmp_path / "raw", tmp_path / name)
     one, two = (without_times(tmp_path / name) for name in ("one", "two"))
     assert one == two
 
@@ -322,19 +319,19 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tasks_here")
 def test_files_of_other_attempts_are_not_in_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_cut(tmp_path / "raw", captures.capture("16.streams.v2").column, [], 300)
-    write_messages(tmp_path / "raw", tmp_path / "once")
+    messages_of(tmp_path / "raw", tmp_path / "once")
     run = file_route.run_tasks
 
     def run_more(spark: Any, work: Any, tasks: list[Task]) -> Any:
         run(spark, work, tasks[:3])
         # A killed attempt has no result, and its file is incomplete.
-        (tmp_path / "out" / "_temporary" / "00001.killed").write_bytes(b"PAR1")
+        (tmp_path / "out" / LOG / "new" / "killed").write_bytes(b"PAR1")
         done = run(spark, work, tasks)
         run(spark, work, tasks[1:])
         return done
 
     monkeypatch.setattr(file_route, "run_tasks", run_more)
-    write_messages(tmp_path / "raw", tmp_path / "out")
+    messages_of(tmp_path / "raw", tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "once"))
     once, out = (without_times(tmp_path / name) for name in ("once", "out"))
     assert once == out
@@ -349,13 +346,13 @@ def test_a_part_that_is_not_as_its_task_wrote_it_is_not_committed(
 
     def run_and_cut(spark: Any, work: Any, tasks: list[Task]) -> Any:
         done = run(spark, work, tasks)
-        os.truncate(tmp_path / "out" / "_temporary" / done[2][0].attempt, 10)
+        os.truncate(done[2][0].written.path, 10)
         return done
 
     monkeypatch.setattr(file_route, "run_tasks", run_and_cut)
     with pytest.raises(OSError, match="has 10 bytes, its task wrote"):
-        write_messages(tmp_path / "raw", tmp_path / "out")
-    assert output_committer.SUCCESS not in os.listdir(tmp_path / "out")
+        messages_of(tmp_path / "raw", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("tasks_here")
@@ -364,13 +361,13 @@ def test_kept_columns_take_the_type_of_the_first_file_or_the_job_fails(tmp_path:
     raw.mkdir()
     for name, kept in (("a", pa.array([1], pa.int64())), ("b", pa.array([2], pa.int32()))):
         pq.write_table(pa.table({"kept": kept, "data": [b"E"]}), raw / f"{name}.parquet")
-    write_messages(raw, tmp_path / "out", keep=("kept",), fields=("kind",))
+    messages_of(raw, tmp_path / "out", keep=("kept",), fields=("kind",))
     found = read_back(tmp_path / "out")
     assert found.schema.field("kept").type == pa.int64()
     assert sorted(found["kept"].to_pylist()) == [1, 2]
     pq.write_table(pa.table({"kept": ["x"], "data": [b"E"]}), raw / "c.parquet")
     with pytest.raises(FileFault, match=r"c\.parquet: column 'kept' is string and does not fit int64"):
-        write_messages(raw, tmp_path / "new", keep=("kept",))
+        messages_of(raw, tmp_path / "new", keep=("kept",))
 
 
 MEASURED = """
@@ -380,13 +377,13 @@ from pgdecode.files.payload_files import payload_files
 from pgdecode.rows.options import Options
 from spark_udfs.jobs import file_route
 from spark_udfs.jobs.job_config import ChangeJob
+from support.file_jobs import write_changes
 file_route.run_tasks = lambda spark, work, tasks: [work(task) for task in tasks]
 file_route._task_bytes = lambda spark, n_bytes: 2**40
 files = payload_files(Path(sys.argv[1]), "data", ("seq",))
 names = ("public.pgbench_accounts", None)
 config = ChangeJob(names, None, Options(), None, "parquet")
-folders = {name: Path(sys.argv[2], name or "changes") for name in names}
-file_route.write_changes(None, files, "seq", config, False, folders)
+write_changes(files, config, Path(sys.argv[2]), has_time=False)
 with open("/proc/self/status") as status:
     print(next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")))
 """

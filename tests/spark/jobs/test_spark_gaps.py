@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgdecode.runs.errors import RunError
-from pgdecode.runs.manifest import read_manifest
+from pgdecode.datasets.errors import RunError
 from spark_udfs import decode_files, register
 from spark_udfs.runtime.jvm import SPARK_ERRORS
 from support.captured_files import GAP, captured
@@ -37,7 +36,8 @@ def test_a_job_refuses_a_gap_and_lists_one_that_is_accepted(
     assert not out.exists()
     done = decode_files(spark, raw, out, accept_gap=True, **options)
     assert done.rows == (12 if options["what"] == "messages" else 3)
-    [listed] = read_manifest(out).input.gaps
+    assert done.manifest is not None
+    [listed] = done.manifest.input.gaps
     assert (listed["from"], listed["to"], listed["reason"]) == ("0/20", "0/1A0", GAP["reason"])
 
 

@@ -257,8 +257,10 @@ def test_unsuitable_locations_are_refused_before_spark_is_started(
 ) -> None:
     monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileExistsError, match="exists already"):
-        decode_files(None, FILE, tmp_path / "empty")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "1.parquet").touch()
+    with pytest.raises(FileExistsError, match=r"full: has files such as 1\.parquet, but no _pgdecode"):
+        decode_files(None, FILE, tmp_path / "full")
     with pytest.raises(PathError, match="no such file or folder"):
         decode_files(None, tmp_path / "none", tmp_path / "out")
     with pytest.raises(PathError, match="no Parquet file"):
@@ -282,17 +284,6 @@ def test_what_only_spark_reads_or_writes_is_refused_before_spark_is_started(
     with pytest.raises(PathError, match=text):
         decode_files(None, FILE, uri, what="changes")
     assert_nothing_but(tmp_path)
-
-
-def test_a_target_that_is_created_meanwhile_is_not_replaced(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    target = tmp_path / "out"
-    monkeypatch.setattr("spark_udfs.jobs.file_route.write_messages", lambda *given: target.mkdir())
-    with pytest.raises(FileExistsError, match="was it created meanwhile"):
-        decode_files(spark, FILE, target)
-    assert_nothing_but(tmp_path, "out")
-    assert_nothing_but(tmp_path / "out")
 
 
 def test_a_damaged_file_fails_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,18 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pgdecode
+from pgdecode.datasets.manifest import OutputFile
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.split_statistics import SplitStatistics, from_ipc
 from pgdecode.rows.options import Options
-from pgdecode.runs.manifest import OutputFile
 from spark_udfs.dataframes import partition_worker
 from spark_udfs.dataframes.partition_worker import DecodedPartition
 from spark_udfs.jobs import file_route, splits
 from spark_udfs.jobs.file_tasks import SplitStatisticsTask
 from spark_udfs.jobs.job_config import ChangeJob
 from support import captures, clone
+from support.file_jobs import folders_of, write_changes
 from support.generators.slot import Slot
 
 A, B = 20001, 20002
@@ -112,19 +113,15 @@ def written(
 
 def output_files(files: list[Any], wanted: ChangeJob, target: Path) -> Sequence[OutputFile]:
     """Decode files, and return what the manifest says of the output's files."""
-    folders = {name: target / (name or "changes") for name in wanted.names}
-    output = file_route.write_changes(None, files, "seq", wanted, True, folders)  # type: ignore[arg-type]
-    assert output is not None
-    return output.files
+    return write_changes(files, wanted, target).files
 
 
 def decoded(files: list[Any], wanted: ChangeJob, target: Path) -> dict[str | None, list[dict[str, Any]]]:
     """Decode files, and read the rows of each output in order."""
     output_files(files, wanted, target)
-    folders = {name: target / (name or "changes") for name in wanted.names}
     return {
         name: [row for part in sorted(place.glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]
-        for name, place in folders.items()
+        for name, place in folders_of(wanted, target).items()
     }
 
 
@@ -208,9 +205,8 @@ def test_wrong_statistics_of_positions_are_detected(piece: int, by: int, tasks: 
     group = files[piece].groups[0]
     [(name, low, high)] = group.ranges
     files[piece] = replace(files[piece], groups=(group._replace(ranges=((name, low + by, high + by),)),))
-    folders = {None: tmp_path / "out"}
     with pytest.raises(OrderFault, match=r"positions do not ascend as its statistics say|its positions overlap"):
-        file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
+        write_changes(files, change_job(None), tmp_path / "out")
 
 
 def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: Tasks, tmp_path: Path) -> None:
@@ -224,9 +220,8 @@ def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: T
     assert [file.groups[0].counted_from("seq") for file in files] == [0, None]
     group = files[1].groups[0]
     files[1] = replace(files[1], groups=(group._replace(ranges=(("seq", 200, 199 + group.n_rows),)),))
-    folders = {None: tmp_path / "out"}
     with pytest.raises(OrderFault, match="positions do not ascend as its statistics say"):
-        file_route.write_changes(None, files, "seq", change_job(None), True, folders)  # type: ignore[arg-type]
+        write_changes(files, change_job(None), tmp_path / "out")
 
 
 @pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])
@@ -412,8 +407,8 @@ def test_failed_and_repeated_attempts_leave_no_trace(monkeypatch: pytest.MonkeyP
     for attempts in (1, 2):
         monkeypatch.setattr(file_route, "run_tasks", Tasks(attempts))
         outputs.append(output_files(files, change_job(None), tmp_path / f"out{attempts}"))
-        folder = tmp_path / f"out{attempts}" / "changes"
-        assert not [path for path in folder.iterdir() if path.name.startswith("_temporary")]
+        names = [path.name for path in (tmp_path / f"out{attempts}" / "_pgdecode").iterdir()]
+        assert sorted(names) == ["0000000001.json", "state-0000000001.json.zst"]
     assert outputs[0] == outputs[1]
 
 

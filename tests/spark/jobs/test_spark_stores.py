@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pgdecode.runs.errors import RunError, RunFault
-from pgdecode.runs.manifest import MANIFEST, Manifest, read_manifest
-from pgdecode.runs.object_run import CLAIM, ObjectRun, object_run
-from pgdecode.storage.errors import PathError, StoreUnreachable, TargetExists
-from pgdecode.storage.object_files import written_object
+from pgdecode.datasets.errors import RunError, RunFault
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.state import State
+from pgdecode.datasets.target import target_at
+from pgdecode.storage.errors import PathError, StoreUnreachable
 from pgdecode.storage.object_path import ObjectPath, StorageOptionError, object_path
 from pgdecode.storage.object_store import listed, store_of
 from spark_udfs import decode_files, read_run
@@ -35,8 +35,8 @@ FILE = captures.DATA / "18.shop.v1.parquet"
 # Runs a task, and kills the process when its part is complete, before the driver knows.
 _KILLED = """
 import os, pickle, signal, sys
-from pgdecode.runs.object_run import ObjectRun
-ObjectRun.keep = lambda self, part: os.kill(os.getpid(), signal.SIGKILL)
+from pgdecode.datasets.target import NewOutput
+NewOutput.written = lambda self, n_rows: os.kill(os.getpid(), signal.SIGKILL)
 work, task = pickle.load(sys.stdin.buffer)
 work(task)
 """
@@ -82,6 +82,19 @@ def keys(folder: ObjectPath) -> set[str]:
     return {item.below(folder) for item, _ in listed(folder)}
 
 
+def outputs(folder: ObjectPath) -> set[str]:
+    """The objects that are not in the log, which has one state."""
+    found = keys(folder)
+    assert len([name for name in found if name.startswith("_pgdecode/state-")]) == 1
+    return {name for name in found if not name.startswith("_pgdecode/")}
+
+
+def last(folder: ObjectPath) -> Manifest:
+    manifest = target_at(folder).last()
+    assert manifest is not None
+    return manifest
+
+
 @pytest.mark.parametrize("name", [full("messages"), full("changes"), "public.orders", full("tables")])
 def test_rows_and_manifest_are_those_of_local_paths(
     spark: SparkSession, store: Emulator, raw: ObjectPath, local: Path, tmp_path: Path, name: str
@@ -91,7 +104,7 @@ def test_rows_and_manifest_are_those_of_local_paths(
     there = decode_files(spark, str(raw), str(out), storage_options=store.options, **options)
     here = decode_files(spark, local, tmp_path / "out", **options)
     assert (there.bad_rows, there.skipped, there.undecided) == (here.bad_rows, here.skipped, here.undecided)
-    manifest = read_manifest(str(out), store.options)
+    manifest = last(out)
     of_outputs = [("", tmp_path / "out")]
     if name == "tables":
         of_outputs = [(f"{table}/", tmp_path / "out" / table) for table in options["what"]]
@@ -103,68 +116,54 @@ def test_rows_and_manifest_are_those_of_local_paths(
     assert manifest.what == ([options.get("what", name)] if name != "tables" else options["what"])
     assert sum(item["rows"] for file in manifest.files for item in file.input) > 0
     assert all(item["file"].startswith(str(raw)) for file in manifest.files for item in file.input)
-    # Nothing else is left, and the target is claimed no more.
-    assert keys(out) == {MANIFEST, *(file.name for file in manifest.files)}
+    # Nothing else is left.
+    assert outputs(out) == {file.name for file in manifest.files}
 
 
-def test_runs_over_the_files_of_a_store_have_a_local_target(
-    spark: SparkSession, store: Emulator, raw: ObjectPath, local: Path, tmp_path: Path
+@pytest.mark.parametrize("what", ["changes", full("messages")])
+def test_the_same_call_again_adds_what_has_come_to_a_store(
+    spark: SparkSession, store: Emulator, local: Path, tmp_path: Path, what: str
 ) -> None:
-    for day in range(4):
-        decode_files(
-            spark,
-            f"{raw}/{day}.parquet",
-            tmp_path / f"out{day}",
-            what="changes",
-            resume=tmp_path / f"out{day - 1}" if day else None,
-            storage_options=store.options,
-        )
-    decode_files(spark, local, tmp_path / "whole", what="changes")
-    found, expected = (
-        pa.concat_tables(pq.read_table(file, partitioning=None) for file in sorted(tmp_path.glob(pattern)))
-        for pattern in ("out*/part-*", "whole/part-*")
-    )
-    order = [("commit_position", "ascending"), ("position", "ascending")]
-    assert found.sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()
-    options: list[dict[str, Any]] = [{"resume": "s3://lake/before"}, {"state": "s3://lake/state"}]
-    for option in options:
-        (name,) = option
-        with pytest.raises(PathError, match=f"^{name} must be a local path, not s3://$"):
-            decode_files(spark, local, tmp_path / "new", what="changes", **option)
-        with pytest.raises(PathError, match=r"s3://lake/x: is a URI, and the output of a run with a state must be a "):
-            decode_files(spark, local, "s3://lake/x", what="changes", **{name: tmp_path / "out0"})
+    bucket = store.new_bucket()
+    raw, out = (object_path(f"{bucket}/{name}", store.options) for name in ("raw", "out"))
+    for file in sorted(local.iterdir()):
+        obstore.put(store_of(raw), f"raw/{file.name}", file)
+        done = decode_files(spark, str(raw), str(out), what=what, storage_options=store.options)
+        assert done.manifest is not None
+        before = keys(out)
+        again = decode_files(spark, str(raw), str(out), what=what, storage_options=store.options)
+        assert (again.rows, again.manifest, keys(out)) == (0, None, before)
+    decode_files(spark, local, tmp_path / "whole", what=what)
+    found = read_run(spark, str(out), storage_options=store.options).toArrow()
+    expected = pa.concat_tables(pq.read_table(file) for file in sorted((tmp_path / "whole").glob("part-*")))
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.cast(found.schema).to_pylist()))
+    assert outputs(out) == {file.name for manifest in target_at(out).manifests() for file in manifest.files}
 
 
 def test_an_output_is_replaced_only_on_request(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
-    out = f"{raw.root}/x"
-    decode_files(spark, str(raw), out, storage_options=store.options, fields=["kind"])
-    first = read_manifest(out, store.options)
-    with pytest.raises(TargetExists, match="x: exists already"):
-        decode_files(spark, str(raw), out, storage_options=store.options)
-    assert read_manifest(out, store.options) == first
-    decode_files(spark, str(raw), out, storage_options=store.options, fields=["lsn"], overwrite=True)
-    second = read_manifest(out, store.options)
-    place = object_path(out, store.options)
+    place = object_path(f"{raw.root}/x", store.options)
+    decode_files(spark, str(raw), str(place), storage_options=store.options, fields=["kind"])
+    with pytest.raises(RunError, match=r'x: was written with fields \["kind"\], not \["lsn"\]'):
+        decode_files(spark, str(raw), str(place), storage_options=store.options, fields=["lsn"])
+    decode_files(spark, str(raw), str(place), storage_options=store.options, fields=["lsn"], overwrite=True)
+    second = last(place)
+    assert (second.number, second.is_first) == (2, True)
     assert table_of(place, second).schema.names == ["lsn"]
-    assert keys(place) == {MANIFEST, *(file.name for file in second.files)}
+    assert outputs(place) == {file.name for file in second.files}
     with pytest.raises(PathError, match="is inside the input"):
         decode_files(spark, str(raw), str(raw / "x"), storage_options=store.options)
     with pytest.raises(PathError, match=r"has an object that pgdecode did not write: 0\.parquet"):
         decode_files(spark, FILE, str(raw), storage_options=store.options, overwrite=True)
 
 
-def test_two_jobs_to_one_target_write_it_once(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
+def test_of_two_jobs_to_one_target_one_fails_by_name(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
     out = object_path(f"{raw.root}/x", store.options)
-    with object_run(out) as first:
-        with pytest.raises(RunError, match="x: another run is writing it since"):
-            decode_files(spark, str(raw), str(out), storage_options=store.options)
-        assert keys(out) == {CLAIM}
-        # Without the claim, the manifest still is written only once.
-        obstore.delete(store_of(out), f"{out.key}/{CLAIM}")
+    with target_at(out).begin(("messages",), {}) as first:
         decode_files(spark, str(raw), str(out), storage_options=store.options)
-        with pytest.raises(TargetExists, match="another run has written it meanwhile"):
-            first.commit(Manifest("spark", ["messages"]))
-    assert read_manifest(out).rows == pq.read_metadata(FILE).num_rows
+        with pytest.raises(RunError, match=r"x: another run has written _pgdecode/0000000001\.json meanwhile"):
+            first.commit(Manifest("spark", ("messages",)), State())
+    assert last(out).rows == pq.read_metadata(FILE).num_rows
+    assert outputs(out) == {file.name for file in last(out).files}
 
 
 def test_a_failed_job_leaves_nothing(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
@@ -177,8 +176,6 @@ def test_a_failed_job_leaves_nothing(spark: SparkSession, store: Emulator, raw: 
         decode_files(spark, str(raw), str(out), storage_options=store.options)
     assert not any(secret in str(error.value) for secret in SECRETS)
     assert keys(out) == set()
-    with pytest.raises(RunFault, match=rf"x: has no {MANIFEST}"):
-        read_manifest(out)
 
 
 def test_credentials_are_refused_before_the_job(
@@ -210,7 +207,7 @@ def test_no_credential_is_in_a_task_the_plan_the_manifest_or_a_log(
     caplog.set_level(logging.DEBUG)
     out = object_path(f"{raw.root}/x", store.options)
     decode_files(spark, str(raw), str(out), storage_options=store.options, what="changes")
-    manifest = bytes(obstore.get(store_of(out), f"x/{MANIFEST}").bytes())
+    manifest = bytes(obstore.get(store_of(out), "x/_pgdecode/0000000001.json").bytes())
     shown = capfd.readouterr()
     assert sent
     searched = b"".join([*sent, manifest, caplog.text.encode(), shown.out.encode(), shown.err.encode()])
@@ -223,33 +220,20 @@ def test_a_store_that_does_not_answer_is_named(spark: SparkSession, s3: Emulator
         decode_files(spark, FILE, "s3://lake/x", storage_options=options)
 
 
-def test_a_late_attempt_removes_its_part(store: Emulator) -> None:
-    out = object_path(f"{store.new_bucket()}/x", store.options)
-    with object_run(out) as run:
-        part = run.run.part("", 0, "parquet")
-    with written_object(part) as file:
-        file.write(b"late")
-    with pytest.raises(RunError, match="has ended"):
-        run.run.keep(part)
-    assert keys(out) == set()
-
-
 def test_read_run_reads_the_files_of_the_manifest_alone(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
     out = object_path(f"{raw.root}/x", store.options)
     tables = ["public.orders", "public.customers"]
     decode_files(spark, str(raw), str(out), storage_options=store.options, what=tables)
-    run = ObjectRun(out, "0" * 32)
     for folder in tables:
-        with written_object(run.part(folder, 0, "parquet")) as file:
-            file.write(b"of a run that was killed")
-    manifest = read_manifest(str(out), store.options)
+        obstore.put(store_of(out), f"x/{folder}/part-0000000002-00000-{'0' * 16}.parquet", b"of a run that was killed")
+    manifest = last(out)
     for table in tables:
         found = read_run(spark, str(out), table, storage_options=store.options)
         expected = table_of(out, manifest, f"{table}/")
         assert found.toArrow().sort_by("_position")["_position"] == expected.sort_by("_position")["_position"]
     with pytest.raises(PathError, match=r"name one of its outputs: public\.customers, public\.orders"):
         read_run(spark, str(out), storage_options=store.options)
-    with pytest.raises(RunFault, match=f"has no {MANIFEST}"):
+    with pytest.raises(RunFault, match="has no _pgdecode"):
         read_run(spark, str(raw), storage_options=store.options)
 
 
@@ -281,12 +265,12 @@ def test_duplicates_of_tasks_and_killed_attempts_leave_nothing(
 
     monkeypatch.setattr(file_route, "run_tasks", twice)
     decode_files(spark, str(raw), str(out), storage_options=store.options, what=what)
-    manifest = read_manifest(str(out), store.options)
-    assert len(seen[-1]) > len(manifest.files) + 1
+    manifest = last(out)
+    assert len(seen[-1]) > len(manifest.files) + 2
     assert set(kills) <= {0, -signal.SIGKILL}
     assert -signal.SIGKILL in kills
-    assert keys(out) == {MANIFEST, *(file.name for file in manifest.files)}
+    assert outputs(out) == {file.name for file in manifest.files}
     monkeypatch.undo()
     decode_files(spark, str(raw), f"{raw.root}/y", storage_options=store.options, what=what)
     alone = object_path(f"{raw.root}/y", store.options)
-    assert table_of(out, manifest) == table_of(alone, read_manifest(alone))
+    assert table_of(out, manifest) == table_of(alone, last(alone))

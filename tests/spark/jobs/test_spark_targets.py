@@ -11,8 +11,9 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from pgdecode.runs.atomic_output import staged
-from pgdecode.runs.errors import RunError
+from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.single_file import staged
+from pgdecode.datasets.target import target_at
 from pgdecode.storage.errors import AccessDenied, DiskFull, PathError, ReadOnlyStorage, TargetExists
 from spark_udfs import decode_files
 from support import captures
@@ -21,32 +22,41 @@ pytest_plugins = ["support.spark_session"]
 FILE = captures.DATA / "18.shop.v1.parquet"
 
 
-def rows_of(folder: Path) -> int:
-    return int(ds.dataset(folder, exclude_invalid_files=True).count_rows())
+def columns_of(folder: Path) -> list[str]:
+    return list(ds.dataset(folder, exclude_invalid_files=True).schema.names)
 
 
 def test_overwrite_replaces_an_output_when_the_new_one_is_complete(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "out"
-    decode_files(spark, FILE, target, fields=["kind"])
-    n_rows = rows_of(target)
-    with pytest.raises(TargetExists, match="exists already"):
-        decode_files(spark, FILE, target)
-    decode_files(spark, FILE, target, fields=["kind", "lsn"], overwrite=True)
-    assert ds.dataset(target, exclude_invalid_files=True).schema.names == ["kind", "lsn"]
-    assert (rows_of(target), os.listdir(tmp_path)) == (n_rows, ["out"])
-    (target / "notes.txt").touch()
+    first = decode_files(spark, FILE, target, fields=["kind"])
+    assert first.manifest is not None
+    again = decode_files(spark, FILE, target, fields=["kind"])
+    assert (again.rows, again.manifest) == (0, None)
+    with pytest.raises(RunError, match=r'out: was written with fields \["kind"\], not \["kind", "lsn"\]: .*overwrite'):
+        decode_files(spark, FILE, target, fields=["kind", "lsn"])
+    second = decode_files(spark, FILE, target, fields=["kind", "lsn"], overwrite=True)
+    assert columns_of(target) == ["kind", "lsn"]
+    assert (second.rows, os.listdir(tmp_path)) == (first.rows, ["out"])
+    assert ds.dataset(target, exclude_invalid_files=True).count_rows() == first.rows
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").touch()
+    with pytest.raises(TargetExists, match=r"other: has files such as notes\.txt, but no _pgdecode"):
+        decode_files(spark, FILE, other)
     with pytest.raises(PathError, match=r"has a file that pgdecode did not write: notes\.txt"):
-        decode_files(spark, FILE, target, overwrite=True)
+        decode_files(spark, FILE, other, overwrite=True)
 
 
 def test_a_second_job_fails_before_it_reads(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_udfs.jobs.file_route.run_tasks", lambda *given: pytest.fail("a job was started"))
-    with staged(tmp_path / "out") as hidden:
-        with pytest.raises(RunError, match="out: another process is writing it now"):
-            decode_files(spark, FILE, tmp_path / "out")
-        hidden.mkdir()
+    with (
+        target_at(tmp_path / "out").begin(("messages",), {}),
+        pytest.raises(RunError, match="out: another process is writing it now"),
+    ):
+        decode_files(spark, FILE, tmp_path / "out")
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.fixture

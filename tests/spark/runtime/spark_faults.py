@@ -109,7 +109,7 @@ def main(folder: Path) -> None:
             vars(file_route)["run_tasks"] = work_of
             decode_files(spark, folder / "raw", folder / name, what=what)
             said[name] = {
-                "manifest": (folder / name / "_manifest.json").read_text(),
+                "manifest": (folder / name / "_pgdecode" / "0000000001.json").read_text(),
                 "names": sorted(os.listdir(folder / name)),
                 "met": (folder / f"{name}.met").exists(),
             }

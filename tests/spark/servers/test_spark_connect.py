@@ -22,7 +22,7 @@ import json, sys, warnings
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 import pgdecode, spark_udfs
-from pgdecode.runs.manifest import read_manifest
+from pgdecode.datasets.target import target_at
 from pathlib import Path
 
 warnings.simplefilter("ignore", FutureWarning)
@@ -74,7 +74,7 @@ for what in ("messages", "changes", "public.orders"):
     done = spark_udfs.decode_files(spark, source, f"{out}/{what}", what=what)
     n_rows = spark.read.parquet(f"{out}/{what}").count()
     assert n_rows == {"messages": len(payloads), "changes": expected.num_rows}.get(what, table.num_rows), (what, n_rows)
-assert read_manifest(Path(out, "changes")).rows == expected.num_rows
+assert target_at(Path(out, "changes")).last().rows == expected.num_rows
 print("all is well")
 """
 
@@ -104,4 +104,4 @@ def test_the_command_line_decodes_on_a_server(server: str, tmp_path: Path) -> No
     options = ["--changes", "--engine", "spark", "--remote", server, "--conf", "spark.sql.session.timeZone=UTC"]
     done = python("-m", "pgdecode", "decode", source, tmp_path / "out", *options)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "_manifest.json").exists()
+    assert (tmp_path / "out" / "_pgdecode" / "0000000001.json").exists()
