@@ -29,7 +29,6 @@ PACKAGES = [
     "pgdecode.relations",
     "pgdecode.rows",
     "pgdecode.datasets",
-    "pgdecode.runs",
     "pgdecode.changes",
     "pgdecode.partitions",
     "pgdecode.files",

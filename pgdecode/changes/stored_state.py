@@ -1,8 +1,8 @@
-"""Saves a replication state in the folder of a run, and loads it. Payloads of undecided transactions are not loaded."""
+"""Converts a replication state to the state of a data set and back, with undecided payloads in files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,27 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.changes.checkpoint import FORMAT, FORMAT_VERSION, ROWS, state_from_json, state_to_json
+from pgdecode.changes.checkpoint import ROWS, state_from_json, state_to_json
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
 from pgdecode.changes.spill_files import buffered_in, spill_path, spilled_to
-from pgdecode.datasets import payload_ranges
+from pgdecode.datasets.errors import RunFault
+from pgdecode.datasets.file_digest import FileDigest
+from pgdecode.datasets.payload_ranges import PAYLOADS, PayloadRange, PayloadReader, PayloadWriter
 from pgdecode.datasets.state import State
 from pgdecode.relations.column_history import NO_RENAMES, Renames, rename_events
 from pgdecode.relations.version_tracker import BAD_PAYLOAD, INVALID
-from pgdecode.runs.digested_file import FileDigest
-from pgdecode.runs.errors import RunFault
-from pgdecode.runs.manifest import Manifest, read_manifest
-from pgdecode.runs.payload_ranges import (
-    PAYLOADS,
-    STATE,
-    PayloadRange,
-    PayloadReader,
-    PayloadWriter,
-    payload_file_name,
-    take_over,
-)
-from pgdecode.runs.state_files import SourceState, StoredFiles, read_state, write_state
 from pgdecode.storage.object_path import FilePath
 
 
@@ -50,7 +39,7 @@ class StoredRange:
         The spill file.
     """
 
-    reader: PayloadReader | payload_ranges.PayloadReader
+    reader: PayloadReader
     place: PayloadRange
     begin_position: int
     n_versions: int
@@ -106,100 +95,20 @@ class StoredRange:
 
 @dataclass(frozen=True)
 class StoredState:
-    """A state that was loaded.
+    """What a decoder of files needs of the state of a data set: `state`, and the state of files beside it.
 
     Attributes
     ----------
-    folder : Path
-        Of the run.
-    manifest : Manifest
     state : ReplicationState
-    source : SourceState
+    user_types : sequence of (OID, name, declaration)
+        Types from the footers of all payload files so far.
+    session : str or None
+        The last value of the session column, as text.
     """
 
-    folder: Path
-    manifest: Manifest
     state: ReplicationState
-    source: SourceState
-
-
-def save_state(state: ReplicationState, folder: Path, first_position: int, source: SourceState) -> list[FileDigest]:
-    """Write a state into `_state` in the folder of a run, and describe its files for the manifest.
-
-    Payload files of earlier runs that are still needed are linked. Other payloads are written one part at a time.
-
-    Parameters
-    ----------
-    state : ReplicationState
-    folder : Path
-        It must not have a folder `_state`.
-    first_position : int
-        The first position that the run may have: the `position` of the previous state.
-    source : SourceState
-    """
-    place = folder / STATE
-    place.mkdir()
-    taken: dict[str, FileDigest] = {}
-    ranges: dict[int, list[PayloadRange]] = {}
-    with PayloadWriter(place, payload_file_name(first_position)) as writer:
-        for item in sorted(state.undecided, key=lambda item: item.begin_position):
-            found = ranges.setdefault(item.begin_position, [])
-            for part in item.buffered:
-                if isinstance(part, StoredRange):
-                    if part.place.file not in taken:
-                        take_over(Path(str(part.reader.path)), place / part.place.file)
-                        taken[part.place.file] = part.reader.file
-                    found.append(part.place)
-                else:
-                    for changes in part.parts():
-                        writer.write(payload_batch(item.begin_position, changes))
-    for begin, written in writer.ranges.items():
-        ranges[begin].append(written)
-    files = write_state(folder, state_to_json(state, with_payloads=False), ranges, source)
-    return [*files, *taken.values(), *([] if writer.file is None else [writer.file])]
-
-
-def load_state(folder: Path, spill: Path | None = None) -> StoredState:
-    """Load the state of a complete run.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run.
-    spill : Path, optional
-        A folder for the payloads of an undecided transaction when it ends. By default they are then in memory.
-
-    Raises
-    ------
-    RunFault
-        If there is no complete run, or a file is missing, damaged or of another format.
-    """
-    manifest = read_manifest(folder)
-    files = read_state(folder, manifest)
-    plain = {**files.plain, "format": FORMAT, "version": FORMAT_VERSION}
-    try:
-        state = state_from_json(plain, stored=_stored(folder, manifest, files, spill))
-    except ValueError as error:
-        raise RunFault(f"{folder / STATE}: {error}") from None
-    return StoredState(folder, manifest, state, files.source)
-
-
-def _stored(folder: Path, manifest: Manifest, files: StoredFiles, spill: Path | None) -> dict[int, list[StoredRange]]:
-    readers = {item.name: PayloadReader(folder, item) for item in manifest.state}
-    n_versions = len(files.plain["catalog"]["versions"])
-    return {
-        begin: [
-            StoredRange(
-                readers[f"{STATE}/{place.file}"],
-                place,
-                begin,
-                n_versions,
-                None if spill is None else spill_path(spill, 0, begin, place.first_position),
-            )
-            for place in places
-        ]
-        for begin, places in files.ranges.items()
-    }
+    user_types: Sequence[tuple[int, str, str]] = ()
+    session: str | None = None
 
 
 def payload_batch(begin_position: int, changes: BufferedChanges) -> pa.RecordBatch:
@@ -228,7 +137,7 @@ def with_replication(state: State, replication: ReplicationState, path: FilePath
     """
     files: dict[str, FileDigest] = {}
     ranges: dict[int, list[PayloadRange]] = {}
-    with payload_ranges.PayloadWriter(path) as writer:
+    with PayloadWriter(path) as writer:
         for item in sorted(replication.undecided, key=lambda item: item.begin_position):
             found = ranges.setdefault(item.begin_position, [])
             for part in item.buffered:

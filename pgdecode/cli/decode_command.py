@@ -358,15 +358,6 @@ def _format(target: FilePath, format: Format | None) -> Format:
     return ending or format or "parquet"
 
 
-def _size(path: FilePath) -> int:
-    """Return the size of all files in a folder, in bytes."""
-    if not isinstance(path, Path):
-        from pgdecode.runs.manifest import read_manifest
-
-        return sum(file.bytes for file in read_manifest(path).files)
-    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
-
-
 def _bad(bad_rows: Mapping[str, int], mode: str, *, by_class: bool = True) -> str:
     n_rows = sum(bad_rows.values())
     if n_rows == 0:

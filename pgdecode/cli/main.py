@@ -14,12 +14,12 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from pgdecode.datasets.errors import RunError, RunFault
 from pgdecode.files.change_reader import TableError
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.options import declared_options
 from pgdecode.rows.options import Options
-from pgdecode.runs.errors import RunError, RunFault
 from pgdecode.storage.errors import PathError, TargetExists
 from pgdecode.types.type_parser import InvalidTypes
 

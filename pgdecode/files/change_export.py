@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +17,6 @@ import pyarrow.parquet as pq
 from pgdecode.changes.layout_change import LayoutChange
 from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.changes.table_rows import TableBuilder
-from pgdecode.datasets.single_file import remove
 from pgdecode.files.change_reader import (
     FileChangeOptions,
     FileChanges,
@@ -35,8 +32,6 @@ from pgdecode.files.payload_file import BATCH_ROWS, FileFault
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Writer, writer_to
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
-from pgdecode.runs.digested_file import DigestedFile
-from pgdecode.runs.manifest import OutputFile
 
 _BUFFER = 1 << 20
 
@@ -61,51 +56,6 @@ class WrittenFile:
     table: str | None
     number: int
     rows: int = 0
-
-
-class LocalOutputs:
-    """Creates one file, or in a folder a file for each table and schema: `public.t.parquet`, `public.t-2.parquet`.
-
-    Parameters
-    ----------
-    target : Path
-        Must not exist. It is created with the first file.
-    format : {"parquet", "jsonl", "csv"}
-    as_file : bool
-        Make `target` a file.
-
-    Raises
-    ------
-    FileExistsError
-    """
-
-    def __init__(self, target: Path, format: Format, *, as_file: bool) -> None:
-        if os.path.lexists(target):
-            raise FileExistsError(target)
-        self._target, self._format, self._as_file = target, format, as_file
-        self._files: dict[tuple[str | None, int], DigestedFile] = {}
-
-    def open(self, table: str | None, schema: pa.Schema, number: int) -> BinaryIO:
-        """Create a file."""
-        path = self._target
-        if not self._as_file:
-            path.mkdir(exist_ok=True)
-            path = path / f"{table_file_name(table)}{'' if number == 1 else f'-{number}'}.{self._format}"
-        self._files[table, number] = DigestedFile(path)
-        return cast(BinaryIO, io.BufferedWriter(self._files[table, number], _BUFFER))
-
-    def discard(self) -> None:
-        """Remove all files."""
-        self._files.clear()
-        remove(self._target)
-
-    def output_files(self, files: Iterable[WrittenFile]) -> list[OutputFile]:
-        """Describe the complete files, for a manifest."""
-        found = []
-        for item in files:
-            file = self._files[item.table, item.number]
-            found.append(OutputFile(**vars(file.digested(Path(str(file.name)).name, item.rows))))
-        return found
 
 
 @dataclass

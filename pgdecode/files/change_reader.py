@@ -15,7 +15,6 @@ from pgdecode.changes.change_engine import BuiltRows, ChangeEngine
 from pgdecode.changes.change_rows import TextOutput
 from pgdecode.changes.record_batches import LimitedBuilder, counted_batch
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.changes.run_start import RunStart, counted_input
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.changes.table_rows import Table, TableBuilder, TableOutput
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named
@@ -30,8 +29,6 @@ from pgdecode.relations.column_history import NO_RENAMES, check_renames, histori
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.rows.options import Options
-from pgdecode.runs.manifest import Manifest
-from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.errors import PathError
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
@@ -102,7 +99,10 @@ class FileChanges:
         Number of rows with an error, including those left out, by table and error code. None means all changes.
     errors : dict of int to str
         With `keep_errors`: the error of each bad payload, by its position.
-    source : SourceState
+    user_types : list of (OID, name, declaration)
+        From the footers of these and of earlier files.
+    session : str or None
+        The value of the session column, as text.
         After the last batch.
     """
 
@@ -121,9 +121,9 @@ class FileChanges:
         self.bad_rows: dict[str | None, Counter[str]] = {name: Counter() for name in relations or (None,)}
         self.errors: dict[int, str] = {}
         stored, given = options.stored, options.options
-        before = SourceState() if stored is None else stored.source
-        types = user_types_of(files.files, [UserType(*item) for item in before.user_types])
-        self.source = replace(before, user_types=[(item.oid, item.name, item.declaration) for item in types])
+        types = user_types_of(files.files, [] if stored is None else [UserType(*item) for item in stored.user_types])
+        self.user_types = [(item.oid, item.name, item.declaration) for item in types]
+        self.session = None if stored is None else stored.session
         state = ReplicationState() if stored is None else stored.state.copy()
         catalog = state.first_catalog(options.catalog or catalog_of(files.files))
         if catalog is not None and files.position is None:
@@ -163,7 +163,7 @@ class FileChanges:
     @property
     def altered_types(self) -> tuple[str, ...]:
         """Names of composite types that were altered while they were captured. Their values are text."""
-        types = (UserType(*item) for item in self.source.user_types)
+        types = (UserType(*item) for item in self.user_types)
         return tuple(item.key for item in types if item.declaration == "record")
 
     def advance(self, batch: OrderedBatch) -> None:
@@ -357,14 +357,6 @@ class FileChanges:
         stored = self.options.stored
         return self.engine.state.n_repeated - (0 if stored is None else stored.state.n_repeated)
 
-    def commit(self, folder: Path, manifest: Manifest, target: Path | None = None) -> Manifest:
-        """Write the state and the manifest of a run, as `RunStart.commit` does."""
-        run = RunStart() if self.options.stored is None else RunStart.after(self.options.stored)
-        input = counted_input(manifest.input, self.engine.counts)
-        return run.commit(folder, replace(manifest, input=input), self.engine.saved_state, self.source, target)
-
-    # -- snapshots -----------------------------------------------------------------------------------------------------
-
     def apply(self, name: str, rows: pa.RecordBatch | None, builder: LimitedBuilder) -> None:
         """Apply changes to the rows of a table. Without changes, only bring its columns up to the builder's versions.
 
@@ -429,7 +421,7 @@ class FileChanges:
         if batch.is_reconnected:
             self.engine.state.is_reconnected = True
         if batch.session is not None:
-            self.source = replace(self.source, session=batch.session)
+            self.session = batch.session
 
 
 def _not_described(name: str, known: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.input_selection import IDENTITY
 from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
 from pgdecode.partitions.control_messages import from_footer
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
@@ -19,8 +21,6 @@ from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import RelationVersion, used_from
-from pgdecode.runs.continuity import IDENTITY
-from pgdecode.runs.errors import RunError
 from pgdecode.storage.object_path import FilePath, relative_name
 from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
 from pgdecode.types.encodings import SQL_ASCII, encoding_name

@@ -30,7 +30,6 @@ from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.options import Format, InStream, Unwrap, options_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.options import Options
-from pgdecode.runs.state_files import SourceState
 from pgdecode.storage.errors import TargetExists
 from pgdecode.storage.object_path import FilePath, real_path, relative_name
 from pgdecode.storage.parquet_input import PARQUET_ERRORS
@@ -221,8 +220,7 @@ def _changes(job: DecodeJob, run: Run, progress: Progress, on_note: Callable[[st
     _check_gaps(found, job, on_note)
     bad = None if job.bad is None else _BadFile(job.bad, job, run)
     replication = replication_of(run.state, run.spill)
-    source = SourceState(run.state.user_types, run.state.session)
-    before = None if run.last is None else StoredState(Path(), cast(Any, None), replication, source)
+    before = None if run.last is None else StoredState(replication, run.state.user_types, run.state.session)
     relations = () if job.what == (CHANGES,) else job.what
     outputs = _Outputs(run, job.format, has_folders=len(job.what) > 1)
     with Workers(job.workers) as workers, progress(files.n_rows) as on_rows:
@@ -265,8 +263,8 @@ def _changes(job: DecodeJob, run: Run, progress: Progress, on_note: Callable[[st
     )
     state = found.state_after(
         files.fingerprints,
-        user_types=reader.source.user_types,
-        session=reader.source.session,
+        user_types=reader.user_types,
+        session=reader.session,
         position=files.position,
         is_counted=files.is_counted,
     )

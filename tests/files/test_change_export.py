@@ -17,7 +17,7 @@ import pytest
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.files import change_export
-from pgdecode.files.change_export import ChangeTotals, LocalOutputs, convert_changes
+from pgdecode.files.change_export import ChangeTotals, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, TableError
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
@@ -28,6 +28,7 @@ from pgdecode.rows.options import Options
 from support import captures
 from support.change_files import library_table
 from support.generators.slot import RandomSlot, Slot
+from support.outputs import LocalOutputs
 from support.shell import written
 from support.tiers import full
 

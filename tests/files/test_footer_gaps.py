@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.target import read_manifests
 from pgdecode.files.file_metadata import accepted_gaps, gaps_of, notes_of
 from pgdecode.files.payload_file import FileFault
 from pgdecode.files.payload_files import payload_files
-from pgdecode.runs.errors import RunError
 from support.captured_files import GAP, captured
 from support.shell import Shell
 
