@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 import pgdecode
 from benchmarks.datasets import BATCH_ROWS, load
 from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.new_files import NewFiles
 from pgdecode.datasets.state import State
-from pgdecode.datasets.target import NewFiles, target_at
+from pgdecode.datasets.target import target_at
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout
 from pgdecode.rows.options import Options

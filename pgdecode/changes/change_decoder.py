@@ -16,9 +16,10 @@ from pgdecode.changes.record_batches import ONE_BATCH, one_batch
 from pgdecode.changes.stored_state import renames_since, replication_of, with_replication
 from pgdecode.changes.table_rows import TableCache, TableOutput
 from pgdecode.datasets.errors import RunError, RunFault
+from pgdecode.datasets.local_folder import LocalFolder
 from pgdecode.datasets.manifest import Input, Manifest
+from pgdecode.datasets.run import check_options
 from pgdecode.datasets.state import InputFile, State
-from pgdecode.datasets.target import LocalFolder, check_options
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import options_of
 from pgdecode.relations.catalog import RelationCatalog

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgdecode.datasets.target import LocalFolder
+from pgdecode.datasets.local_folder import LocalFolder
 from pgdecode.files.change_export import table_file_name
 from pgdecode.files.payload_files import is_hidden
 

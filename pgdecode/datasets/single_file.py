@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.file_digest import FileDigest
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.new_files import NewFiles, WrittenFile, unique
+from pgdecode.datasets.run import Run, Target, state_digest
+from pgdecode.datasets.state import State
 from pgdecode.storage.durable import locked
 from pgdecode.storage.errors import PathError, TargetExists, storage_errors
-from pgdecode.storage.object_path import real_path
+from pgdecode.storage.object_path import FilePath, real_path
 
 # Hidden files beside an output that is being written.
 _KINDS = ("partial", "former", "spill", "lock")
@@ -155,3 +161,45 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+class SingleFile(Target):
+    """A local file, without a log and a state."""
+
+    has_log = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = self.folder = self.file = path
+
+    @contextmanager
+    def begin(
+        self,
+        what: Sequence[str],
+        options: Mapping[str, Any],
+        *,
+        source: FilePath | None = None,
+        overwrite: bool = False,
+    ) -> Iterator[Run]:
+        """Begin to write the file under a hidden name. It gets its name at the end of the block.
+
+        Raises
+        ------
+        TargetExists, PathError, RunError
+            As in `single_file.check_target` and `single_file.staged`.
+        """
+        check_target(self.file, source if isinstance(source, Path) else None, overwrite=overwrite)
+        with staged(self.file, overwrite=overwrite) as hidden, spill_folder(self.file) as spill:
+            yield Run(self, None, State(), NewFiles(self.path, 1, True, unique(), hidden), spill)
+
+    def accept(self, written: WrittenFile) -> None:
+        """Take the file, which has its hidden name."""
+
+    def write_state(self, files: NewFiles, content: bytes) -> FileDigest:
+        """Describe the state, which is not written."""
+        return state_digest("", content)
+
+    def create(self, files: NewFiles, content: bytes) -> None:
+        """Do nothing, because there is no log."""
+
+    def finish(self, last: Manifest | None) -> None:
+        """Do nothing. The file gets its name at the end of the block."""

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from pgdecode.changes.stored_state import StoredState, renames_since, replication_of, with_replication
 from pgdecode.datasets.manifest import Manifest, OutputFile
+from pgdecode.datasets.new_files import NewOutput
+from pgdecode.datasets.run import Run, Target
 from pgdecode.datasets.single_file import staged
-from pgdecode.datasets.target import NewOutput, Run, Target
 from pgdecode.files import change_export
 from pgdecode.files.change_export import bad_payloads, convert_changes, table_file_name
 from pgdecode.files.change_reader import FileChangeOptions

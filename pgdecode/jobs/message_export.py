@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from pgdecode.datasets.manifest import OutputFile
-from pgdecode.datasets.target import NewOutput, Run
+from pgdecode.datasets.new_files import NewOutput
+from pgdecode.datasets.run import Run
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, FileEnd, prepared_batches
 from pgdecode.files.envelope_text import fields_to_decode

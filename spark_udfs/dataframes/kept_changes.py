@@ -8,8 +8,8 @@ from typing import NamedTuple
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
 from pgdecode.changes.stored_state import StoredRange, payload_batch
 from pgdecode.datasets.file_digest import FileDigest
+from pgdecode.datasets.new_files import NewFiles
 from pgdecode.datasets.payload_ranges import PayloadRange, PayloadReader, PayloadWriter
-from pgdecode.datasets.target import NewFiles
 from pgdecode.storage.object_path import FilePath
 
 

@@ -16,8 +16,9 @@ from pyspark.sql import types as T
 from pgdecode.changes.stored_state import with_replication
 from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.manifest import Input, Manifest
+from pgdecode.datasets.new_files import NewFiles
 from pgdecode.datasets.state import State
-from pgdecode.datasets.target import NewFiles, target_at
+from pgdecode.datasets.target import target_at
 from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.rows.options import with_options

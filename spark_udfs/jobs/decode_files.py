@@ -17,7 +17,8 @@ from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import renames_since, replication_of, with_replication
 from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.manifest import Manifest
-from pgdecode.datasets.target import Run, target_at
+from pgdecode.datasets.run import Run
+from pgdecode.datasets.target import target_at
 from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedFiles, OrderFault, has_interrupted_streams, session_text
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile

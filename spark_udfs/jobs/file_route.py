@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.datasets.target import Run
+from pgdecode.datasets.run import Run
 from pgdecode.files.ordered_files import OrderFault, in_slot_order, session_text
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import PartitionIndex

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder
-from pgdecode.datasets.target import NewFiles
+from pgdecode.datasets.new_files import NewFiles
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, joined_batches
 from pgdecode.files.envelope_text import fields_to_decode

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pgdecode.datasets.manifest import OutputFile, TaskSummary
-from pgdecode.datasets.target import NewFiles, Run, WrittenFile
+from pgdecode.datasets.new_files import NewFiles, WrittenFile
+from pgdecode.datasets.run import Run
 from pgdecode.files.writers import Layout, WriteBatch, writer_to
 from pgdecode.protocol.options import Format
 from pgdecode.storage.errors import storage_errors

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode.datasets.target import LocalFolder
+from pgdecode.datasets.local_folder import LocalFolder
 from support.generators.slot import Slot
 from support.shell import Shell, written
 

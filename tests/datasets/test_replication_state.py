@@ -11,9 +11,10 @@ from pgdecode import ChangeDecoder
 from pgdecode.changes.checkpoint import state_from_json
 from pgdecode.changes.stored_state import replication_of, with_replication
 from pgdecode.datasets.errors import RunFault
+from pgdecode.datasets.local_folder import LocalFolder
 from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.state import LOG
-from pgdecode.datasets.target import LocalFolder, target_at
+from pgdecode.datasets.target import target_at
 from pgdecode.storage.object_path import FilePath, object_path
 from support.emulators import Emulator
 from support.generators.slot import Slot

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode.datasets import target as target_module
+from pgdecode.datasets import local_folder
 from pgdecode.datasets.errors import RunError, RunFault
 from pgdecode.datasets.input_selection import (
     Listed,
@@ -26,10 +26,14 @@ from pgdecode.datasets.input_selection import (
     select_by_position,
     unknown_files,
 )
+from pgdecode.datasets.local_folder import LocalFolder
 from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.object_folder import ObjectFolder
 from pgdecode.datasets.payload_ranges import PAYLOADS, PayloadReader, PayloadWriter
+from pgdecode.datasets.run import Run, Target
+from pgdecode.datasets.single_file import SingleFile
 from pgdecode.datasets.state import LOG, InputFile, State, parse_state
-from pgdecode.datasets.target import LocalFolder, ObjectFolder, Run, SingleFile, Target, target_at
+from pgdecode.datasets.target import target_at
 from pgdecode.storage.durable import locked
 from pgdecode.storage.errors import PathError, TargetExists
 from pgdecode.storage.object_path import FilePath, ObjectPath, object_path
@@ -140,7 +144,7 @@ def killed(folder: FilePath, patch: pytest.MonkeyPatch, step: str) -> bool:
                 if step == "after the manifest":
                     patched.setattr(kind, "finish", die_after_first)
             if step == "between renames":
-                patched.setattr(target_module, "sync", die)
+                patched.setattr(local_folder, "sync", die)
             yield
 
     calls = iter([False, True])

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.datasets import load
 from benchmarks.spark import DATA_SET, SAMPLE, TABLE, Constant, Copying, decoded_sample
-from pgdecode.datasets.target import Run, target_at
+from pgdecode.datasets.run import Run
+from pgdecode.datasets.target import target_at
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout, message_layout

@@ -35,7 +35,7 @@ FILE = captures.DATA / "18.shop.v1.parquet"
 # Runs a task, and kills the process when its part is complete, before the driver knows.
 _KILLED = """
 import os, pickle, signal, sys
-from pgdecode.datasets.target import NewOutput
+from pgdecode.datasets.new_files import NewOutput
 NewOutput.written = lambda self, n_rows: os.kill(os.getpid(), signal.SIGKILL)
 work, task = pickle.load(sys.stdin.buffer)
 work(task)
