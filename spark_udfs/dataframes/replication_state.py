@@ -17,7 +17,7 @@ from pgdecode.changes.stored_state import with_replication
 from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.manifest import Input, Manifest
 from pgdecode.datasets.new_files import NewFiles
-from pgdecode.datasets.state import State
+from pgdecode.datasets.state import InputFile, State
 from pgdecode.datasets.target import target_at
 from pgdecode.partitions.partition_decoder import PartitionDecoder
 from pgdecode.protocol.options import ChangeOptions
@@ -84,10 +84,15 @@ class StateAfter:
             state = State() if before is None else before.stored
             if self._found.last_session is not None:
                 state = replace(state, session=self._found.last_session)
+            rows, first, last = self.input.rows, self.input.first_position, self.input.last_position
+            if rows:
+                # Files with these positions are passed over by engines that read files.
+                files = [*state.files, InputFile("", 0, "", rows, first, last)]
+                state = replace(state, files=files, is_counted=False)
             manifest = Manifest(
                 "spark",
-                (),
-                options,
+                () if run.last is None else run.last.what,
+                {**({} if run.last is None else run.last.options), **options},
                 self.input,
                 skipped=self.skipped,
                 undecided=replication.n_undecided,

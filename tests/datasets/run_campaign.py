@@ -205,7 +205,8 @@ class Trial:
         # Decoders and DataFrames do not know files: only positions tell the shell what they have decoded.
         if item.positions is not None and item.what != ["messages"] and self.root == str(self.folder):
             engines += ["python"] + ["functions"] * (self.spark is not None)
-        if self.spark is not None and item.positions is not None:
+        # Of messages, the shell and Spark have other defaults of `in_stream`: one of them decodes all.
+        if self.spark is not None and item.positions is not None and item.what != ["messages"]:
             engines += ["spark"] * 3
         engine = rng.choice([name for name in engines if name in self.allowed])
         self.engines.append(engine)
