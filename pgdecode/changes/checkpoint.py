@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from pgdecode.relations.relation_json import (
     version_to_json,
     whole_number,
 )
-from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.version_tracker import (
     BAD_PAYLOAD,
     INVALID,
@@ -41,11 +40,10 @@ T = TypeVar("T")
 ROWS = (b"I", b"U", b"D", b"T")  # tags of the messages that are buffered
 
 
-def state_to_json(state: ReplicationState, *, with_versions: bool = True, with_payloads: bool = True) -> dict[str, Any]:
+def state_to_json(state: ReplicationState, *, with_payloads: bool = True) -> dict[str, Any]:
     """Convert a state to plain JSON types. Payloads of undecided transactions become base 64.
 
-    Without `with_versions` or `with_payloads`, the versions of relations or the payloads are left out, because the
-    caller stores them elsewhere.
+    Without `with_payloads`, the payloads are left out, because the caller stores them elsewhere.
     """
     to_json = _transaction_to_json if with_payloads else _ledger_entry
     skipped = state.skipped
@@ -71,14 +69,13 @@ def state_to_json(state: ReplicationState, *, with_versions: bool = True, with_p
             "has_head": skipped.has_head,
             "has_streamed_head": skipped.has_streamed_head,
         },
-        "catalog": _relations_to_json(state.relations, with_versions),
+        "catalog": _relations_to_json(state.relations),
     }
 
 
 def state_from_json(
     plain: Mapping[str, Any],
     spill: Path | None = None,
-    versions: Iterable[RelationVersion] | None = None,
     stored: Mapping[int, Sequence[StoredChanges]] | None = None,
 ) -> ReplicationState:
     """Read a state that `state_to_json` made.
@@ -88,8 +85,6 @@ def state_from_json(
     plain : mapping
     spill : Path, optional
         The folder of spilled payloads.
-    versions : iterable of RelationVersion, optional
-        The versions of relations, if the state was written without them.
     stored : mapping of int to sequence of StoredChanges, optional
         The changes of undecided transactions, by begin_position, if the state was written without payloads.
 
@@ -126,7 +121,7 @@ def state_from_json(
             open=None if plain["open"] is None else transaction(plain["open"]),
             streamed={item.xid: item for item in streamed},
             prepared={item.gid or "": item for item in prepared},
-            relations=_relations_from_json(plain["catalog"], versions),
+            relations=_relations_from_json(plain["catalog"]),
             skipped=_skipped_from_json(plain["skipped"]),
         )
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -262,12 +257,12 @@ def _skipped_from_json(plain: Mapping[str, Any]) -> Skipped:
     return Skipped(n, xids, set(plain["gids"]), bool(plain["has_head"]), bool(plain["has_streamed_head"]))
 
 
-def _relations_to_json(relations: RelationTracker, with_versions: bool) -> dict[str, Any]:
+def _relations_to_json(relations: RelationTracker) -> dict[str, Any]:
     # Sorted by OID and xid: the order of the dictionaries depends on messages that no longer count, such as those of
     # an aborted sub-transaction. Equal states have equal JSON.
     return {
-        "versions": [version_to_json(item) for item in relations.versions] if with_versions else [],
-        "shape": sorted(relations.in_shape) if with_versions else [],
+        "versions": [version_to_json(item) for item in relations.versions],
+        "shape": sorted(relations.in_shape),
         "visible": [[oid, *sent] for oid, sent in _in_order(relations.common)],
         "types": [[sent.position, type_to_json(sent.type)] for _, sent in _in_order(relations.types)],
         "contradictions": [
@@ -301,9 +296,9 @@ def _in_order(items: Mapping[int, T]) -> list[tuple[int, T]]:
     return [(key, items[key]) for key in sorted(items)]
 
 
-def _relations_from_json(plain: Mapping[str, Any], versions: Iterable[RelationVersion] | None) -> RelationTracker:
+def _relations_from_json(plain: Mapping[str, Any]) -> RelationTracker:
     relations = RelationTracker()
-    for version in map(version_from_json, plain["versions"]) if versions is None else ():
+    for version in map(version_from_json, plain["versions"]):
         relations.append(version)
     relations.in_shape = {whole_number(number, 0, MAX_POSITION) for number in plain["shape"]}
     relations.common = {whole_number(oid, 0, MAX_XID): _sent(*sent) for oid, *sent in plain["visible"]}
@@ -326,10 +321,7 @@ def _relations_from_json(plain: Mapping[str, Any], versions: Iterable[RelationVe
         for own, position, found_type in item["types"]:
             sent = SentType(type_from_json(found_type), _position(position))
             scope.send("types", sent.type.type_id, whole_number(own, 0, MAX_XID), sent, relations.undo_log)
-    if versions is None:
-        relations.fill_table()
-    else:
-        relations.versions = list(versions)
+    relations.fill_table()
     return relations
 
 

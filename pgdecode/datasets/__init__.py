@@ -7,8 +7,8 @@ A data set in a local folder or an object store:
     _pgdecode/state-0000000002.json.zst     the state after the last run (`state`)
     _pgdecode/payloads-*.parquet            payloads of undecided transactions (`payload_ranges`)
 
-`run` has the protocol, and `target` makes the target at a path. A run begins by `Target.begin`, which checks its options
-and loads the state. It writes its files by `Run.files`, also from tasks in other processes, and commits by
+`run` has the protocol, and `target` makes the target at a path. A run begins by `Target.begin`, which checks its
+options and loads the state. It writes its files by `Run.files`, also from tasks in other processes, and commits by
 `Run.commit`, which creates the next manifest unless another run has created it. Until then no reader sees its files: in
 a local folder they are below `_pgdecode/new`, and in an object store no manifest names them.
 

@@ -51,8 +51,7 @@ class ObjectFolder(Target):
 
     def read(self, name: str) -> bytes | None:
         """Read an object of the log; None if it is missing."""
-        found = read_object(self.folder / LOG / name)
-        return None if found is None else found[0]
+        return read_object(self.folder / LOG / name)
 
     def replaced(self, *, has_log: bool, overwrite: bool) -> Collection[str]:
         """List the objects that a first run replaces, or raise TargetExists or PathError, as `begin` does."""

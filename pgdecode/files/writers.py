@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,13 +113,6 @@ class Writer:
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""
         self.write(batch)
-
-
-@contextmanager
-def bad_payload_writer(path: Path) -> Iterator[WriteBatch]:
-    """Create a Parquet file of `BAD_PAYLOADS`, and yield a function that writes a batch to it."""
-    with pq.ParquetWriter(path.absolute(), BAD_PAYLOADS, compression="zstd") as writer:
-        yield writer.write_batch
 
 
 @contextmanager
@@ -287,11 +279,3 @@ class _RowGroups:
             table = table_of(self._batches)
             self._batches, self._n_bytes = [], 0
             self._write(table)
-
-
-def rows_in(path: Path, format: Format) -> int:
-    """Count the rows of a file that Spark has written."""
-    if format == "parquet":
-        return int(pq.read_metadata(path).num_rows)
-    with open(path, newline="", encoding="utf-8") as file:
-        return sum(1 for _ in file) if format == "jsonl" else max(sum(1 for _ in csv.reader(file)) - 1, 0)

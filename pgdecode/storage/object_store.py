@@ -42,10 +42,6 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REASON = re.compile(r"HTTP error: ([\w ]+)")
 
 
-# What identifies the content of an object: its ETag, and its version or generation.
-Version = tuple[str | None, str | None]
-
-
 class ObjectChanged(StorageError):
     """An object was replaced after it was found."""
 
@@ -198,35 +194,24 @@ def read_range(path: ObjectPath, start: int, end: int) -> Any:
         return obstore.get(store_of(path), path.key, options=options).bytes()
 
 
-def read_object(path: ObjectPath) -> tuple[bytes, Version] | None:
-    """Read a small object and its version; None if there is none."""
+def read_object(path: ObjectPath) -> bytes | None:
+    """Read a small object; None if there is none."""
     obstore = import_obstore(path)
     try:
         with store_errors(path):
-            found = obstore.get(store_of(path), path.key)
-            return bytes(found.bytes()), (found.meta["e_tag"], found.meta["version"])
+            return bytes(obstore.get(store_of(path), path.key).bytes())
     except FileNotFoundError:
         return None
 
 
 def create_object(path: ObjectPath, content: bytes) -> bool:
     """Write a small object if there is none. Return whether it was written."""
-    return _put(path, content, "create")
-
-
-def replace_object(path: ObjectPath, content: bytes, version: Version) -> bool:
-    """Write a small object if the one that is there has this version. Return whether it was written."""
-    names = ("e_tag", "version")
-    return _put(path, content, {name: value for name, value in zip(names, version, strict=True) if value is not None})
-
-
-def _put(path: ObjectPath, content: bytes, mode: Any) -> bool:
     obstore = import_obstore(path)
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     with store_errors(path):
         try:
-            obstore.put(store_of(path), path.key, content, mode=mode)
+            obstore.put(store_of(path), path.key, content, mode="create")
         except (AlreadyExistsError, PreconditionError):
             return False
     return True
@@ -245,30 +230,3 @@ def delete_objects(paths: Sequence[ObjectPath]) -> None:
 def _quoted(e_tag: str | None) -> str | None:
     """Return an ETag as in HTTP. A listing on Azure has no quotes."""
     return e_tag if e_tag is None or e_tag.startswith(('"', "W/")) else f'"{e_tag}"'
-
-
-@contextmanager
-def s3_client(path: ObjectPath) -> Iterator[Any]:
-    """Yield boto3's client for requests to S3 that obstore does not have."""
-    from boto3 import client
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    options = {name.removeprefix("aws_"): value for name, value in path.options}
-    names = {
-        "endpoint_url": ("endpoint", "endpoint_url", "endpoint_url_s3"),
-        "region_name": ("region", "default_region"),
-        "aws_access_key_id": ("access_key_id",),
-        "aws_secret_access_key": ("secret_access_key",),
-        "aws_session_token": ("session_token", "token"),
-    }
-    chosen = {of_boto: options[name] for of_boto, ours in names.items() for name in ours if name in options}
-    made = client("s3", **chosen)
-    try:
-        yield made
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        raise AccessDenied(path, f"permission denied ({code})") from None
-    except BotoCoreError as error:
-        raise StoreUnreachable(path, f"the store does not answer ({type(error).__name__})") from None
-    finally:
-        made.close()

@@ -90,7 +90,7 @@ def content(file: FilePath) -> bytes:
         return file.read_bytes()
     found = read_object(file)
     assert found is not None
-    return found[0]
+    return found
 
 
 def named(folder: FilePath) -> set[str]:
