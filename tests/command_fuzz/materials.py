@@ -118,7 +118,11 @@ def _write_runs(folder: Path, tables: dict[str, pa.Table]) -> None:
         _run("decode", folder / f"{name}1.parquet", folder / f"{name}-run", "--changes")
     _run("inspect", folder / "shop.parquet", "--write-catalog", folder / "catalog.json")
     _run("decode", folder / "types.parquet", folder / "there.parquet")
-    shutil.copytree(folder / "shop-run", folder / "shop-run" / "_pgdecode" / "new" / "left")
+    run = folder / "shop-run"
+    left = run / "_pgdecode" / "new" / "left"
+    left.mkdir(parents=True)
+    for path in [*run.glob("*.parquet")]:
+        shutil.copy(path, left)
 
 
 def _run(*words: str | Path) -> None:

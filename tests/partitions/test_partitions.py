@@ -124,7 +124,7 @@ def indexed(
 
 
 def starts_of(index: PartitionIndex) -> list[dict[str, Any]]:
-    return [state_to_json(start, with_versions=False, with_payloads=False) for start in index.starts]
+    return [state_to_json(start, with_payloads=False) for start in index.starts]
 
 
 def rows_of_delivery(builder: ChangeBuilder, found: tuple[TransactionAssembler, CommittedChanges]) -> list[Change]:

@@ -123,8 +123,8 @@ def test_tables_with_one_joined_name_are_told_apart_in_the_shell(run: Shell, wha
     words = ["--batch-rows", str(batch_rows), "--format", "jsonl"]
     done = run("decode", "in.parquet", "out", what, FIRST, what, SECOND, what, '"a.b"."c"', *words)
     assert done.code == 0, done.err
-    lines = {path.name: len(path.read_text().splitlines()) for path in Path("out").glob("*.jsonl")}
-    assert lines == {f"{FIRST}.jsonl": 1, f"{SECOND}.jsonl": 2 if what == "--table" else 0}
+    lines = {path.parent.name: len(path.read_text().splitlines()) for path in Path("out").glob("*/*.jsonl")}
+    assert lines == {FIRST: 1, SECOND: 2 if what == "--table" else 0}
     done = run("decode", "in.parquet", "other", what, "a.b.c", *words)
     assert (done.code, done.err) == (2, f"pgdecode: {what} a.b.c: {AMBIGUOUS}\n")
     assert not Path("other").exists()

@@ -72,7 +72,9 @@ def _plain(index: PartitionIndex) -> dict[str, Any]:
 
 
 def _without_relations(state: ReplicationState) -> dict[str, Any]:
-    plain = state_to_json(state, with_versions=False, with_payloads=False)
+    plain = state_to_json(state, with_payloads=False)
+    for name in ("versions", "shape"):
+        plain["catalog"].pop(name)
     for item in (*filter(None, [plain["open"]]), *plain["streamed"], *plain["prepared"]):
         item.pop("relations")
     return plain
