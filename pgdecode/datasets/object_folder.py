@@ -19,7 +19,7 @@ from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.new_files import NewFiles, WrittenFile
 from pgdecode.datasets.run import MANIFEST, STATE, Run, Target, numbers_in, state_digest
 from pgdecode.datasets.state import LOG
-from pgdecode.storage.errors import PathError, TargetExists
+from pgdecode.storage.errors import PathError, StorageError, TargetExists
 from pgdecode.storage.object_path import ObjectPath
 from pgdecode.storage.object_store import create_object, delete_objects, listed, read_object
 
@@ -83,9 +83,20 @@ class ObjectFolder(Target):
     def create(self, files: NewFiles, content: bytes) -> None:
         """Create the manifest of a run, or raise RunError."""
         name = f"{files.number:010}.json"
+        try:
+            is_new = create_object(self.folder / LOG / name, content)
+        except StorageError:
+            # The store may have it all the same.
+            if self.read(name) != content:
+                raise
+            return
         # A request that was repeated after a lost response finds its own manifest.
-        if not create_object(self.folder / LOG / name, content) and self.read(name) != content:
+        if not is_new and self.read(name) != content:
             raise self.lost(files.number)
+
+    def may_have(self, number: int) -> bool:
+        """Return True, because the store may complete a request later. The next run removes what is left."""
+        return True
 
     def finish(self, last: Manifest | None) -> None:
         """Remove what no manifest names, and whose number says that no later run may name it."""

@@ -97,8 +97,13 @@ class Run:
             state=states,
         )
         content = complete.to_bytes()
-        self.target.create(self.files, content)
+        # Whatever interrupts the request, the manifest may exist. Then the files that it names must stay.
         self.is_committed = True
+        try:
+            self.target.create(self.files, content)
+        except BaseException as error:
+            self.is_committed = not isinstance(error, RunError) and self.target.may_have(self.files.number)
+            raise
         complete = parse_manifest(content, self.target.path)
         self.target.finish(complete)
         return complete
@@ -233,7 +238,11 @@ class Target:
                 self.finish(None)
             if last is not None:
                 check_options(self.path, last, what, options)
-            state = State() if last is None else self.state(last)
+            try:
+                state = State() if last is None else self.state(last)
+            except RunFault as error:
+                # Another run removes the state before its own.
+                raise (self.lost(number) if number in self.numbers() else error) from None
             self.prepare()
             files = NewFiles(self.folder, number, last is None, unique())
             run = Run(self, last, state, files, spill, sorted(replaced))
@@ -291,6 +300,10 @@ class Target:
     def create(self, files: NewFiles, content: bytes) -> None:
         """Create the manifest of a run, or raise RunError."""
         raise NotImplementedError
+
+    def may_have(self, number: int) -> bool:
+        """Whether the manifest of a run may exist, though `create` has failed."""
+        return number in self.numbers()
 
     def finish(self, last: Manifest | None) -> None:
         """Complete the last run after its commit, and remove what no manifest names. It may be called again."""

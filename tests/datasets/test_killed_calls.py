@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -142,6 +143,28 @@ def test_a_call_with_nothing_new_completes_what_was_committed(run: Shell) -> Non
     done = run("decode", "raw", "out", "--changes")
     assert (done.code, "nothing new" in done.err) == (0, True)
     local(Path("out")).checked()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")], ids=["signal", "disk"])
+def test_what_comes_just_after_the_commit_does_not_undo_it(
+    run: Shell, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    raw(0, ENDS[0])
+    assert run("decode", "raw", "out", "--changes").code == 0
+    raw(ENDS[0], ENDS[3])
+    original = os.link
+
+    def link(*names: Any) -> None:
+        original(*names)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link)
+        assert run("decode", "raw", "out", "--changes").code != 0
+    assert "nothing new" in run("decode", "raw", "out", "--changes").err
+    assert len(local(Path("out")).checked()) == 2
+    assert run("decode", "raw", "whole", "--changes").code == 0
+    assert rows_of(Path("out"), "changes") == rows_of(Path("whole"), "changes")
 
 
 @pytest.mark.parametrize("n_processes", [3])

@@ -183,9 +183,9 @@ def test_of_two_runs_at_a_time_one_wins_and_the_other_fails_by_name(
             codes[0] = bucket.decode("changes").code
         return original(store, path, *rest, **options)
 
-    monkeypatch.setattr(obstore, "put", put)
-    done = bucket.decode("changes")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", put)
+        done = bucket.decode("changes")
     assert codes == [0]
     assert (done.code, done.err.count("\n")) == (1, 1) or (done.code, done.err.count("\n")) == (2, 1), done.err
     assert "another run" in done.err
@@ -197,7 +197,32 @@ def test_of_two_runs_at_a_time_one_wins_and_the_other_fails_by_name(
     assert bucket.out().rows() == whole(run, "changes").rows()
 
 
-def test_an_error_after_the_commit_does_not_undo_it(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_another_run_has_just_removed_is_no_damage(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.put(0, ENDS[0])
+    assert bucket.decode("changes").code == 0
+    bucket.put(ENDS[0], ENDS[1])
+    original = obstore.get
+    codes: list[int] = []
+
+    def get(store: Any, path: str, *rest: Any, **options: Any) -> Any:
+        if "_pgdecode/state-0000000001" in path and not codes:
+            codes.append(-1)
+            codes[0] = bucket.decode("changes").code
+        return original(store, path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "get", get)
+        done = bucket.decode("changes")
+    assert (codes, "another run" in done.err, done.err.count("\n")) == ([0], True, 1), done.err
+    bucket.out().checked()
+
+
+@pytest.mark.parametrize("error", ["AlreadyExistsError", "GenericError"])
+def test_an_error_after_the_commit_does_not_undo_it(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
     bucket.put(0, ENDS[0])
     assert bucket.decode("changes").code == 0
     bucket.put(ENDS[0], ENDS[1])
@@ -206,13 +231,13 @@ def test_an_error_after_the_commit_does_not_undo_it(bucket: Bucket, monkeypatch:
     def put(store: Any, path: str, *rest: Any, **options: Any) -> Any:
         result = original(store, path, *rest, **options)
         if path.endswith("_pgdecode/0000000002.json"):
-            # The store has the object, but its answer is lost, and obstore repeats the request.
-            raise obstore.exceptions.AlreadyExistsError(path)
+            # The store has the object, but its answer is lost; obstore may have repeated the request.
+            raise getattr(obstore.exceptions, error)("status code: 503 Service Unavailable")
         return result
 
-    monkeypatch.setattr(obstore, "put", put)
-    done = bucket.decode("changes")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "put", put)
+        done = bucket.decode("changes")
     # Its own manifest is there: the run is complete.
     assert done.code == 0, done.err
     bucket.put(ENDS[1], len(PAYLOADS))
