@@ -122,9 +122,7 @@ def test_an_index_is_the_same_in_another_process(capture: captures.Capture, rng:
         index.transaction_outcomes,
     )
     assert len(again.starts) == len(index.starts) == 10
-    assert [state_to_json(start) for start in again.starts] == [
-        state_to_json(start) for start in index.starts
-    ]
+    assert [state_to_json(start) for start in again.starts] == [state_to_json(start) for start in index.starts]
 
 
 def first_capture() -> tuple[pa.Array, pa.Array]:
