@@ -314,9 +314,7 @@ def _columns(
     Sessions of captured files matter only if one of them ended with an open transaction.
     """
     if ordered.position is None:
-        raise PathError(
-            f"{call.source}: needs a column with positions (position=, --position), because rows on Spark have no order"
-        )
+        raise PathError(f"{call.source}: needs a column with positions, because rows on Spark have no order")
     files, session = ordered.files, ordered.session
     if files and session == CAPTURE_SESSION and not before.undecided and not has_interrupted_streams(files):
         kept = tuple(name for name in files[0].keep if name != CAPTURE_SESSION)
