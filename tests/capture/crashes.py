@@ -30,10 +30,12 @@ def crash_at(n: int, *, after: bool) -> None:
             left[0] -= 1
             if left[0] == 0 and not after:
                 os._exit(9)
-            found = call(*arguments, **keywords)
-            if left[0] == 0:
-                os._exit(9)
-            return found
+            try:
+                return call(*arguments, **keywords)
+            finally:
+                # Also after a call that raises, such as the removal of a file that is not there.
+                if left[0] == 0:
+                    os._exit(9)
 
         return replaced
 

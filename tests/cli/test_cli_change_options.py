@@ -247,7 +247,7 @@ def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what:
     assert ours == sorted(Path("local.jsonl").read_text().splitlines())
     assert ours
     folders = {path.parent for path in Path("spark").rglob("*.jsonl")}
-    assert folders == {Path("spark", "public.orders") if "--table" in what else Path("spark")}
+    assert folders == {Path("spark")}
 
 
 @pytest.mark.full
@@ -271,7 +271,7 @@ def test_spark_says_how_many_rows_are_bad_and_which_transactions_have_no_outcome
     process = started("decode", "in.parquet", "spark", *words, "--engine", "spark")
     _, err = process.communicate()
     assert process.returncode == 0, err
-    expected = "changes, 1 bad row left out (1 UNKNOWN_TAG), 1 transaction without an outcome kept for the next run"
+    expected = "changes, 1 bad row left out (1 UNKNOWN_TAG), 1 transaction without an outcome kept for the next call"
     assert expected in err.decode()
     local = run("decode", "in.parquet", "local", *words)
     assert local.code == 0

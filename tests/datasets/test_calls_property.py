@@ -120,12 +120,14 @@ def test_calls_of_the_shell_and_python_give_what_the_fold_gives(seed: int, n_ste
 def test_calls_over_damaged_sequences_give_what_one_call_gives(seed: int, n_steps: int) -> None:
     rng = random.Random(seed)
     payloads = damaged(rng, random_reader(seed, n_steps).payloads)
+    # Where a batch begins without a boundary before it, only the structure of a message tells whether it stands in a
+    # block. More rows may tell more.
+    boundary = next((at for at, payload in enumerate(payloads) if payload[0] in b"BCSEcAbPKrp"), len(payloads))
+    payloads = payloads[boundary:]
     if len(payloads) < 2:
         return
     options: dict[str, Any] = {"mode": "PERMISSIVE", "drop_duplicates": False}
-    # Where a piece begins without a boundary, only the structure of a message tells whether it stands in a block.
-    boundary = next((at for at, payload in enumerate(payloads) if payload[0] in b"BCSEcAbPKrp"), len(payloads))
-    cuts = [at for at in sorted(rng.sample(range(1, len(payloads)), 1)) if at > boundary]
+    cuts = rng.sample(range(1, len(payloads)), 1)
     whole = sorted_rows(with_errors(ChangeDecoder(**options).decode(payloads, range(len(payloads)))))
     with tempfile.TemporaryDirectory() as folder:
         growing = Growing(folder, rng, payloads, **options)

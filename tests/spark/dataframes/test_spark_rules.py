@@ -160,7 +160,7 @@ def test_options_that_do_not_exist_are_refused(spark: SparkSession) -> None:
             changes(df, **wrong)
     with pytest.raises(TypeError, match=r"session is a column of strings, .*'data' is binary"):
         changes(df, session="data")
-    with pytest.raises(ValueError, match="start, session: only for changes and tables"):
+    with pytest.raises(ValueError, match="session, start: only for changes and tables"):
         decode_files(spark, "raw", "out", start="anywhere", session="session")
     version = pgdecode.RelationCatalog.from_messages(AFTER)["public.t"]
     with pytest.raises(ValueError, match="DROPMALFORMED"):

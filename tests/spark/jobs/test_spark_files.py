@@ -403,7 +403,8 @@ def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
                 positions = pa.array(range(number * len(column), (number + 1) * len(column)), pa.int64())
                 file.write_table(pa.table({"seq": positions, "data": column.cast(pa.binary())}))
         command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / f"{times}")]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         peaks.append(int(done.stdout))
     # The larger file has 100 MB more payloads, and even more changes.
     assert peaks[1] - peaks[0] < 40_000, peaks
