@@ -8,9 +8,8 @@ it.
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pgdecode.datasets.file_digest import FileDigest
 from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.new_files import NewFiles, WrittenFile
 from pgdecode.datasets.run import MANIFEST, STATE, Run, Target, numbers_in, state_digest
+from pgdecode.datasets.single_file import scratch_folder
 from pgdecode.datasets.state import LOG
 from pgdecode.storage.errors import PathError, StorageError, TargetExists
 from pgdecode.storage.object_path import ObjectPath
@@ -36,11 +36,9 @@ class ObjectFolder(Target):
     def __init__(self, path: ObjectPath) -> None:
         self.path = self.folder = replace(path, size=-1, e_tag=None)
 
-    @contextmanager
-    def opened(self) -> Iterator[Path]:
+    def opened(self) -> AbstractContextManager[Path]:
         """Yield a folder for temporary files. Nothing keeps other runs out."""
-        with tempfile.TemporaryDirectory(prefix=".pgdecode-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+        return scratch_folder()
 
     def numbers(self) -> list[int]:
         """List the numbers of all manifests, in order."""

@@ -14,7 +14,7 @@ from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.file_digest import FileDigest
 from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.new_files import NewFiles, WrittenFile, unique
-from pgdecode.datasets.run import Run, Target, state_digest
+from pgdecode.datasets.run import Run, Target, check_apart, state_digest
 from pgdecode.datasets.state import State
 from pgdecode.storage.durable import locked
 from pgdecode.storage.errors import PathError, TargetExists, storage_errors
@@ -36,14 +36,8 @@ def check_target(target: Path, source: Path | None, *, overwrite: bool) -> None:
     PathError
         If it cannot be replaced safely, or if its parent folder is missing.
     """
-    real = real_path(target)
-    if source is not None:
-        raw = real_path(source)
-        if real == raw:
-            raise PathError(f"{target}: is the input")
-        if real in raw.parents or raw in real.parents:
-            raise PathError(f"{target}: {'contains the input' if real in raw.parents else 'is inside the input'}")
-    if not real.parent.is_dir():
+    check_apart(target, source)
+    if not real_path(target).parent.is_dir():
         raise PathError(f"{target}: there is no folder {target.parent}")
     clean(target)
     if not os.path.lexists(target):
