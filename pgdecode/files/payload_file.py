@@ -288,11 +288,6 @@ class PayloadFile:
                     detail = f"has {n_read:,} rows in place of the {expected:,} that its footer says"
                     raise FileFault(f"{self.path}: {detail}: it is damaged")
 
-    def with_session(self) -> PayloadFile:
-        """Return the captured file with `CAPTURE_SESSION` as another column to read."""
-        kept = self.schema.append(pa.field(CAPTURE_SESSION, pa.int64()))
-        return replace(self, keep=(*self.keep, CAPTURE_SESSION), schema=kept)
-
     def pieces(self, n_bytes: int) -> list[PayloadFile]:
         """Divide the file into pieces of about `n_bytes`, between row groups. There is at least one."""
         if len(self.groups) <= 1 and not self.entries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Relation, Type
 from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
-from pgdecode.relations.table_names import joined_name, named
+from pgdecode.relations.table_names import named
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 
 _LIMITS = Limits()
@@ -183,9 +183,8 @@ class RelationTracker:
         self._by_id: dict[int, list[int]] = {}
         # Relation OID -> the last payload that described it outside streams, and the number of that version.
         self._last_payloads: dict[int, tuple[bytes, int]] = {}
-        # After `preload`: position -> numbers of the versions sent there, and the tables that get no other versions.
+        # After `preload`: position -> numbers of the versions sent there.
         self._preloaded: dict[int, list[int]] | None = None
-        self._fixed: frozenset[str | int] | None = None
         for number, version in enumerate(versions):
             self.append(version)
             since = version.visible_from
@@ -207,7 +206,7 @@ class RelationTracker:
         other.types = dict(self.types)
         other.contradictions = dict(self.contradictions)
         other._last_payloads = dict(self._last_payloads)
-        other._preloaded, other._fixed = self._preloaded, self._fixed
+        other._preloaded = self._preloaded
         other.common = dict(self.common)
         other.scopes = {xid: scope.copy() for xid, scope in self.scopes.items()}
         if with_versions:
@@ -233,22 +232,14 @@ class RelationTracker:
         for relation_id in self.contradictions:
             self.table.set_contradicted(relation_id, True)
 
-    def preload(
-        self, versions: Iterable[RelationVersion], fixed: Collection[str | int] | None = None, end: int | None = None
-    ) -> None:
-        """Set all versions that the messages will make; the present versions come first and keep their numbers.
-
-        If `fixed` is given, it has the names and OIDs of the tables that get no other versions; other tables may get
-        more. Versions from position `end` on are not matched with messages, so a message there cannot make one of them.
-        """
+    def preload(self, versions: Iterable[RelationVersion]) -> None:
+        """Set all versions that the messages will make; the present versions come first and keep their numbers."""
         self.versions, self._by_name, self._by_id = [], {}, {}
         for version in versions:
             self.append(version)
-        self._fixed = None if fixed is None else frozenset(fixed)
         self._preloaded = {}
         for number, version in enumerate(self.versions):
-            if end is None or version.position < end:
-                self._preloaded.setdefault(version.position, []).append(number)
+            self._preloaded.setdefault(version.position, []).append(number)
         self.fill_table()
 
     def add_visible(self, versions: Iterable[RelationVersion], position: int) -> None:
@@ -585,9 +576,7 @@ class RelationTracker:
                 return min(found, key=lambda no: (self.versions[no].types != version.types, no not in self.in_shape))
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
-        name = version.qualified_name
-        is_other = self._fixed is not None and self._fixed.isdisjoint((name, joined_name(name), version.relation_id))
-        if self._preloaded is None or is_other:
+        if self._preloaded is None:
             return self.append(version)
         raise SchemaChanged(f"no preloaded relation version has position {version.position}")
 
