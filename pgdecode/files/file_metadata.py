@@ -16,7 +16,7 @@ from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.input_selection import IDENTITY
 from pgdecode.files.payload_file import CAPTURE_KEY, FileFault, PayloadFile
 from pgdecode.partitions.control_messages import from_footer
-from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
+from pgdecode.partitions.partition_index import Partition
 from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.catalog import RelationCatalog
@@ -350,57 +350,6 @@ def control_of(file: PayloadFile, position: str) -> FileControl | None:
         tuple(group.n_rows for group in groups),
         tuple(pc.add(group.rows, first) for first, group in placed),
         tuple(group.payloads for group in groups),
-    )
-
-
-def index_of(files: Sequence[PayloadFile], position: str, **options: Any) -> PartitionIndex | None:
-    """Make the index of captured files from their footers, with one partition for each file.
-
-    Its `catalog` has all versions of all relations, each with the position of its Relation message and the position
-    from which it is visible. Its `shape` has those that count for the columns of tables. So both are known before a row
-    is read.
-
-    Parameters
-    ----------
-    files : sequence of PayloadFile
-        In slot order, as for `control_of`.
-    position : str
-    **options
-        As for `index_partitions`: `catalog`, `limits`, `start`, `state` and `drop_duplicates`.
-
-    Returns
-    -------
-    PartitionIndex or None
-        None if the footer of a file does not have its control messages.
-
-    Raises
-    ------
-    ValueError
-        As `index_partitions`.
-    """
-    partitions: list[Partition] = []
-    positions: list[pa.Array] = []
-    payloads: list[pa.Array] = []
-    for file in files:
-        control = control_of(file, position)
-        if control is None:
-            return None
-        first, last = control.partitions[0].first, control.partitions[-1].last
-        partitions.append(Partition(first, last, any(partition.has_rows for partition in control.partitions)))
-        positions += control.positions
-        payloads += control.payloads
-    sessions = [None if file.captured is None else file.captured.session for file in files]
-    return index_partitions(
-        pa.chunked_array(payloads, pa.binary()),
-        pa.concat_arrays([pa.array([], pa.int64()), *positions]),
-        partitions,
-        in_full=True,
-        reconnects={
-            partition.first
-            for partition, (before, session) in zip(partitions[1:], pairwise(sessions), strict=True)
-            if session != before
-        },
-        **options,
     )
 
 

@@ -19,13 +19,13 @@ import pytest
 from pgdecode.capture import file_writer
 from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import SCHEMA
-from pgdecode.files.file_metadata import CONTROL_KEY, FileControl, control_of, index_of
+from pgdecode.files.file_metadata import CONTROL_KEY, FileControl, control_of
 from pgdecode.files.payload_file import Captured, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.control_messages import _digest, _needed, from_footer
 from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT, ROWS, needed
 from support.captured_files import ORIGIN
-from support.footers import check_footers
+from support.footers import check_footers, index_of
 from support.tiers import full
 
 DATA = Path(__file__).parent.parent / "data"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pyarrow.parquet as pq
 
 from pgdecode.changes.checkpoint import state_to_json
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.files.file_metadata import index_of
+from pgdecode.files.file_metadata import control_of
+from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import ROWS
@@ -37,14 +39,66 @@ def check_footers(folder: Path) -> bool:
         joined["seq"].combine_chunks(),
         partitions,
         in_full=True,
-        reconnects={
-            partition.first
-            for partition, (before, session) in zip(partitions[1:], pairwise(sessions), strict=True)
-            if session != before
-        },
+        reconnects=_reconnects(partitions, sessions),
     )
     assert _plain(found) == _plain(expected)
     return True
+
+
+def index_of(files: Sequence[PayloadFile], position: str, **options: Any) -> PartitionIndex | None:
+    """Make the index of captured files from their footers, with one partition for each file.
+
+    Its `catalog` has all versions of all relations, each with the position of its Relation message and the position
+    from which it is visible. Its `shape` has those that count for the columns of tables. So both are known before a row
+    is read.
+
+    Parameters
+    ----------
+    files : sequence of PayloadFile
+        In slot order, as for `control_of`.
+    position : str
+    **options
+        As for `index_partitions`: `catalog`, `limits`, `start`, `state` and `drop_duplicates`.
+
+    Returns
+    -------
+    PartitionIndex or None
+        None if the footer of a file does not have its control messages.
+
+    Raises
+    ------
+    ValueError
+        As `index_partitions`.
+    """
+    partitions: list[Partition] = []
+    positions: list[pa.Array] = []
+    payloads: list[pa.Array] = []
+    for file in files:
+        control = control_of(file, position)
+        if control is None:
+            return None
+        first, last = control.partitions[0].first, control.partitions[-1].last
+        partitions.append(Partition(first, last, any(partition.has_rows for partition in control.partitions)))
+        positions += control.positions
+        payloads += control.payloads
+    sessions = [None if file.captured is None else file.captured.session for file in files]
+    return index_partitions(
+        pa.chunked_array(payloads, pa.binary()),
+        pa.concat_arrays([pa.array([], pa.int64()), *positions]),
+        partitions,
+        in_full=True,
+        reconnects=_reconnects(partitions, sessions),
+        **options,
+    )
+
+
+def _reconnects(partitions: Sequence[Partition], sessions: Sequence[object]) -> set[int]:
+    """Return the first positions of the files that another session received than the file before."""
+    return {
+        partition.first
+        for partition, (before, session) in zip(partitions[1:], pairwise(sessions), strict=True)
+        if session != before
+    }
 
 
 def _plain(index: PartitionIndex) -> dict[str, Any]:
