@@ -14,6 +14,7 @@ from pgdecode.changes.stored_state import replication_of
 from pgdecode.cli import parameters
 from pgdecode.cli.main import in_shell
 from pgdecode.cli.report import plain_table, printed, report_text, safe_text
+from pgdecode.cli.schema_changes import schema_changes, schema_changes_text
 from pgdecode.cli.terminal import counted, progress, standard_output
 from pgdecode.datasets.single_file import staged
 from pgdecode.datasets.target import target_at
@@ -48,6 +49,12 @@ _INDENTED = 100
     help="PATH is an output folder of 'decode'. Describe the state in it: the relations, and the transactions without "
     "an outcome.",
 )
+@click.option(
+    "--schema-changes",
+    "of_schema",
+    is_flag=True,
+    help="Print only what changed in the tables, and from which position on: columns, types, keys and names.",
+)
 @parameters.payload
 @parameters.unwrap
 @parameters.in_stream
@@ -65,6 +72,7 @@ def inspect(
     location: str,
     as_json: bool,
     of_state: bool,
+    of_schema: bool,
     payload: str,
     unwrap: Unwrap,
     in_stream: str,
@@ -86,12 +94,23 @@ def inspect(
     if of_state:
         if isinstance(path, Path) and path.is_file():
             raise click.UsageError(f"--catalog is for an output folder of decode; {path} is a file")
-        of_messages = ["payload", "unwrap", "in_stream", "position", "workers", "max_value_bytes", "write_catalog"]
+        of_messages = [
+            "of_schema",
+            "payload",
+            "unwrap",
+            "in_stream",
+            "position",
+            "workers",
+            "max_value_bytes",
+            "write_catalog",
+        ]
         parameters.refuse(click.get_current_context(), of_messages, "messages")
         found_state = _state_figures(path)
         with standard_output() as write:
-            write(_json(found_state) if as_json else _state_text(found_state, Console()))
+            write(_json(found_state, len(found_state["relations"])) if as_json else _state_text(found_state, Console()))
         return
+    if of_schema and in_stream != "ordered":
+        raise click.UsageError("--schema-changes is for --in-stream ordered: otherwise, messages have no order")
     files = ordered_files(path, payload, position, unwrap=unwrap)
     if write_catalog is not None and write_catalog.exists():
         raise PathError(f"{write_catalog}: exists already")
@@ -136,8 +155,13 @@ def inspect(
     if figures["order"]["fault"]:
         figures["order"]["fault"] = in_shell(figures["order"]["fault"])
     with standard_output() as write:
-        if as_json:
-            write(_json(figures))
+        if of_schema and transaction_statistics is not None:
+            if not transaction_statistics.complete:
+                raise FileFault(f"{path}: the order of the messages is wrong: {figures['order']['fault']}")
+            changes = schema_changes(transaction_statistics.catalog, transaction_statistics.time_of)
+            write(_json(changes, len(changes)) if as_json else schema_changes_text(changes))
+        elif as_json:
+            write(_json(figures, len(figures["relations"])))
         else:
             title = str(path) if files.files[0].path == path else f"{path}: {counted(len(files.files), 'file')}"
             write(report_text(figures, title, Console()))
@@ -145,9 +169,9 @@ def inspect(
         raise FileFault(f"{path}: no row is a pgoutput message{form}")
 
 
-def _json(figures: dict[str, Any]) -> str:
+def _json(figures: Any, n_items: int) -> str:
     # Indented JSON takes several times as long. Nobody reads that of hundreds of tables.
-    indent = 2 if len(figures.get("relations", ())) <= _INDENTED else None
+    indent = 2 if n_items <= _INDENTED else None
     return json.dumps(figures, ensure_ascii=False, indent=indent) + "\n"
 
 
