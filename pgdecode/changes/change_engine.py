@@ -30,7 +30,7 @@ from pgdecode.payloads.exclusive import Exclusive
 from pgdecode.payloads.payload_input import payload_array, positions_of
 from pgdecode.payloads.thread_counts import check_threads
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
-from pgdecode.relations.catalog import RelationCatalog, before_payloads
+from pgdecode.relations.catalog import RelationCatalog, before_payloads, tracker_of
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
@@ -155,7 +155,7 @@ class ChangeEngine:
         """The state to save. Before the first payload, all versions of the catalog are visible in it."""
         if self._initial_catalog is None:
             return self.state
-        return replace(self.state, relations=RelationTracker(self._initial_catalog))
+        return replace(self.state, relations=tracker_of(self._initial_catalog))
 
     @property
     def obsolete(self) -> list[Path]:
@@ -165,7 +165,9 @@ class ChangeEngine:
     @property
     def catalog(self) -> RelationCatalog:
         """The versions of relations so far, including those of the `catalog` parameter."""
-        return RelationCatalog(self.state.relations.versions or self._initial_catalog or ())
+        if self._initial_catalog is not None:
+            return self._initial_catalog
+        return RelationCatalog(self.state.relations.versions, self.state.relations.facts)
 
     @property
     def layout_catalog(self) -> RelationCatalog:
@@ -322,7 +324,7 @@ class ChangeEngine:
         positions = positions_of(position, len(column), state.position)
         if self._initial_catalog is not None and len(column):
             known = before_payloads(self._initial_catalog) if position is None else self._initial_catalog
-            call.undo_log.set_attribute(state, "relations", RelationTracker(known, positions[0].as_py()))
+            call.undo_log.set_attribute(state, "relations", tracker_of(known, positions[0].as_py()))
             state.set_undo_log(call.undo_log)
             self._initial_catalog = None
         is_counted = self._is_counted or position is None

@@ -17,6 +17,8 @@ from pgdecode.relations.relation_json import (
     MAX_POSITION,
     MAX_XID,
     relation_from_json,
+    stated_from_json,
+    stated_to_json,
     type_from_json,
     type_to_json,
     version_from_json,
@@ -262,6 +264,7 @@ def _relations_to_json(relations: RelationTracker) -> dict[str, Any]:
     # an aborted sub-transaction. Equal states have equal JSON.
     return {
         "versions": [version_to_json(item) for item in relations.versions],
+        **({"facts": [stated_to_json(item) for item in relations.facts]} if relations.facts else {}),
         "shape": sorted(relations.in_shape),
         "visible": [[oid, *sent] for oid, sent in _in_order(relations.common)],
         "types": [[sent.position, type_to_json(sent.type)] for _, sent in _in_order(relations.types)],
@@ -297,7 +300,7 @@ def _in_order(items: Mapping[int, T]) -> list[tuple[int, T]]:
 
 
 def _relations_from_json(plain: Mapping[str, Any]) -> RelationTracker:
-    relations = RelationTracker()
+    relations = RelationTracker(facts=map(stated_from_json, plain.get("facts", ())))
     for version in map(version_from_json, plain["versions"]):
         relations.append(version)
     relations.in_shape = {whole_number(number, 0, MAX_POSITION) for number in plain["shape"]}

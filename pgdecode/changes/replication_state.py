@@ -146,7 +146,8 @@ class ReplicationState:
         They are those that the caller gives. Otherwise they are those of this state: a decoder without payloads has
         saved its catalog.
         """
-        return None if self.position else given or RelationCatalog(self.relations.versions) or None
+        known = RelationCatalog(self.relations.versions, self.relations.facts)
+        return None if self.position else given or known or None
 
     def set_undo_log(self, undo_log: UndoLog) -> None:
         """Set the undo log for the next changes."""

@@ -32,8 +32,7 @@ from pgdecode.protocol.boundaries import DELIMITERS
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.options import ChangeOptions, Start
-from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.version_tracker import RelationTracker
+from pgdecode.relations.catalog import RelationCatalog, tracker_of
 
 _LIMITS = Limits()
 
@@ -297,7 +296,7 @@ def index_partitions(
         raise ValueError(f"position starts at {first}, but earlier payloads end at {state.position - 1}")
     catalog = state.first_catalog(catalog)
     if catalog is not None:
-        state.relations = RelationTracker(catalog, first)
+        state.relations = tracker_of(catalog, first)
     n_skipped = state.skipped.count
     options = ChangeOptions("PERMISSIVE", drop_duplicates=drop_duplicates, limits=limits, start=start)
     outcomes = IndexOutcomes(in_full=in_full, undecided=state.undecided)

@@ -26,7 +26,8 @@ from pgdecode.protocol.messages import (
     StreamStop,
     Type,
 )
-from pgdecode.relations.relation_json import version_from_json, version_to_json
+from pgdecode.relations.relation_facts import StatedFacts
+from pgdecode.relations.relation_json import stated_from_json, stated_to_json, version_from_json, version_to_json
 from pgdecode.relations.relation_version import BEFORE, RelationVersion, repeated_column, used_from
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import RelationTracker
@@ -46,6 +47,9 @@ class RelationCatalog:
     ----------
     versions : iterable of RelationVersion
         In ascending order of position.
+    facts : iterable of StatedFacts
+        What the server's catalog tells of these and of later versions. A decoder with this catalog gives them to each
+        version that a message with the same columns and replica identity describes.
 
     Raises
     ------
@@ -64,7 +68,8 @@ class RelationCatalog:
     True
     """
 
-    def __init__(self, versions: Iterable[RelationVersion] = ()) -> None:
+    def __init__(self, versions: Iterable[RelationVersion] = (), facts: Iterable[StatedFacts] = ()) -> None:
+        self.facts = tuple(facts)
         self._versions = tuple(versions)
         for version in self._versions:
             if repeated_column(version.relation) is not None:
@@ -75,6 +80,9 @@ class RelationCatalog:
             self._by_id.setdefault(version.relation_id, []).append(version)
             self._by_name.setdefault(version.qualified_name, []).append(version)
 
+    def __bool__(self) -> bool:
+        return bool(self._versions or self.facts)
+
     def __len__(self) -> int:
         return len(self._versions)
 
@@ -82,7 +90,7 @@ class RelationCatalog:
         return iter(self._versions)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RelationCatalog) and self._versions == other._versions
+        return isinstance(other, RelationCatalog) and (self._versions, self.facts) == (other._versions, other.facts)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -163,6 +171,7 @@ class RelationCatalog:
                 "version": FORMAT_VERSION,
                 "length": len(self),
                 "relations": [version_to_json(item) for item in self],
+                **({"facts": [stated_to_json(item) for item in self.facts]} if self.facts else {}),
             }
         )
 
@@ -186,7 +195,10 @@ class RelationCatalog:
             raise ValueError(f"{FORMAT} is incomplete: its length is {plain.get('length')!r} relations")
         if len(relations) > limits.max_relations:
             raise ValueError(f"{FORMAT} has {len(relations)} versions, limit {limits.max_relations} (max_relations)")
-        return cls(version_from_json(item) for item in relations)
+        facts = plain.get("facts", [])
+        if not isinstance(facts, list) or len(facts) > limits.max_relations:
+            raise ValueError(f"{FORMAT} has facts of more than {limits.max_relations} relations (max_relations)")
+        return cls(map(version_from_json, relations), map(stated_from_json, facts))
 
     @classmethod
     def from_messages(cls, messages: Any, position: Any = None, *, limits: Limits = _LIMITS) -> RelationCatalog:
@@ -231,15 +243,26 @@ class RelationCatalog:
         return cls(tracker.versions)
 
 
+def tracker_of(catalog: RelationCatalog | None, position: int | None = None) -> RelationTracker:
+    """Make a tracker that knows the relations and facts of a catalog, as far as they are visible at a position."""
+    catalog = RelationCatalog() if catalog is None else catalog
+    return RelationTracker(catalog, position, facts=catalog.facts)
+
+
 def before_payloads(catalog: RelationCatalog) -> RelationCatalog:
     """Move all versions before the payloads, in the order they became visible.
 
-    Counted positions cannot be compared with those of the catalog.
+    Counted positions cannot be compared with those of the catalog. Facts that depend on the position are left out.
     """
-    return RelationCatalog(
+    versions = [
         replace(version, position=BEFORE, visible_from=None if version.visible_from is None else BEFORE)
         for version in sorted(catalog, key=used_from)
-    )
+    ]
+    last = {item.relation: item for item in catalog.facts}
+    for item in catalog.facts:
+        if item.relation in last and item.facts.is_other(last[item.relation].facts):
+            del last[item.relation]
+    return RelationCatalog(versions, [item._replace(position=BEFORE) for item in last.values()])
 
 
 _KINDS = ("relation", "type", "stream_start", "stream_stop", "stream_commit", "stream_abort", "stream_prepare")

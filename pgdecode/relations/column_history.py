@@ -1,8 +1,9 @@
 """Which columns of a relation's versions are the same column, although it was renamed.
 
-pgoutput sends neither renames nor the numbers of columns. PostgreSQL keeps the order of columns, and adds new ones at
-the end. So new names before a column that kept its name are renamed columns, if as many columns of the same types are
-missing there. The caller can state other renames.
+pgoutput sends neither renames nor the numbers of columns. Where a catalog states the numbers, they decide. Otherwise
+the order does: PostgreSQL keeps the order of columns, and adds new ones at the end. So new names before a column that
+kept its name are renamed columns, if as many columns of the same types are missing there. The caller can state other
+renames.
 """
 
 from __future__ import annotations
@@ -201,6 +202,12 @@ def check_renames(every: Sequence[ColumnHistory], *, is_complete: bool = False) 
 
 def _continued(before: RelationVersion, after: RelationVersion, stated: Mapping[str, str]) -> dict[str, str]:
     """Find the columns of a version that the next one has too, and their names in that."""
+    if before.facts is not None and after.facts is not None:
+        names = {number: item.name for number, item in zip(after.facts.attnums, after.columns, strict=True)}
+        numbered = zip(before.facts.attnums, before.columns, strict=True)
+        same = {item.name: names[number] for number, item in numbered if number in names}
+        others = {old: new for old, new in same.items() if old not in stated and new not in stated.values()}
+        return {**others, **stated}
     if stated:
         found = dict(stated)
         # The others are compared without the columns that are decided.

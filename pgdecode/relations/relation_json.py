@@ -8,21 +8,59 @@ from typing import Any
 
 from pgdecode.protocol.json_document import json_type
 from pgdecode.protocol.messages import Column, Relation, Type
+from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
 from pgdecode.relations.relation_version import BEFORE, RelationVersion
 
 MAX_OID = MAX_XID = (1 << 32) - 1
 MAX_POSITION = (1 << 63) - 1
+MAX_ATTNUM = (1 << 15) - 1
 
 
 def version_to_json(version: RelationVersion) -> dict[str, Any]:
     """Convert a version to JSON values."""
+    facts = {} if version.facts is None else {"facts": asdict(version.facts)}
     return {
         "position": version.position,
         "xid": version.xid,
         "visible_from": version.visible_from,
         "relation": asdict(version.relation),
         "types": [type_to_json(item) for item in version.types],
+        **facts,
     }
+
+
+def stated_to_json(stated: StatedFacts) -> dict[str, Any]:
+    """Convert stated facts to JSON values."""
+    return {"position": stated.position, "relation": asdict(stated.relation), "facts": asdict(stated.facts)}
+
+
+def stated_from_json(plain: Mapping[str, Any]) -> StatedFacts:
+    """Convert back what `stated_to_json` returned.
+
+    Raises
+    ------
+    ValueError
+        If a value is missing or has the wrong type.
+    """
+    try:
+        relation = relation_from_json(plain["relation"])
+        position = whole_number(plain["position"], BEFORE, MAX_POSITION)
+        return StatedFacts(relation, position, _facts_from_json(plain["facts"], len(relation.columns)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the JSON is not facts of a relation: {type(error).__name__}") from None
+
+
+def _facts_from_json(plain: Mapping[str, Any], n_columns: int) -> RelationFacts:
+    attnums = tuple(whole_number(number, 1, MAX_ATTNUM) for number in plain["attnums"])
+    missing = tuple(None if value is None else _text(value) for value in plain["missing"])
+    if not len(set(attnums)) == len(missing) == n_columns:
+        raise ValueError(f"facts of {len(attnums)} columns, the relation has {n_columns}")
+    return RelationFacts(
+        attnums,
+        missing,
+        tuple(whole_number(number, 1, MAX_ATTNUM) for number in plain["primary_key"]),
+        tuple((whole_number(oid, 0, MAX_OID), whole_number(node, 0, MAX_OID)) for oid, node in plain["storage"]),
+    )
 
 
 def type_to_json(message: Type) -> dict[str, Any]:
@@ -105,6 +143,7 @@ def version_from_json(plain: Mapping[str, Any]) -> RelationVersion:
             whole_number(plain["position"], BEFORE, MAX_POSITION),
             None if xid is None else whole_number(xid, 0, MAX_XID),
             None if visible_from is None else whole_number(visible_from, BEFORE, MAX_POSITION),
+            _facts_from_json(plain["facts"], len(relation.columns)) if "facts" in plain else None,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the JSON is not a relation: {type(error).__name__}") from None

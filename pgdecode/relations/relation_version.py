@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgdecode.protocol.messages import Column, Relation, Type
+from pgdecode.relations.relation_facts import RelationFacts
 from pgdecode.relations.table_names import qualified_name
 
 BEFORE = -1  # the position of versions of a catalog that were sent before payloads whose positions are counted
@@ -29,6 +30,8 @@ class RelationVersion:
         commit or prepare of the transaction; if an equal version was sent later and is visible at that commit, where
         that one became visible. -1 if that was before all payloads. None if the transaction is undecided or was
         aborted, or if a different version was sent later.
+    facts : RelationFacts or None
+        What the server's catalog tells of it. None if it is not known.
 
     Examples
     --------
@@ -43,6 +46,7 @@ class RelationVersion:
     position: int = 0
     xid: int | None = None
     visible_from: int | None = None
+    facts: RelationFacts | None = None
 
     @property
     def relation_id(self) -> int:
@@ -77,6 +81,15 @@ class RelationVersion:
         """The columns in wire order."""
         return self.relation.columns
 
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the columns of the primary key; empty without one, if it is unknown, or if one is not sent."""
+        if self.facts is None:
+            return ()
+        names = {number: column.name for number, column in zip(self.facts.attnums, self.columns, strict=True)}
+        key = self.facts.primary_key
+        return tuple(names[number] for number in key) if names.keys() >= {*key} else ()
+
     def describes(self, relation: Relation, types: tuple[Type, ...]) -> bool:
         """Whether a Relation message with these types has the same content."""
         return self.relation == relation and self.types == types
@@ -88,6 +101,25 @@ def repeated_column(relation: Relation) -> int | None:
     if len(set(names)) == len(names):
         return None
     return next(at for at, name in enumerate(names) if name in names[:at])
+
+
+def values_before(before: RelationVersion, after: RelationVersion) -> dict[str, str | None]:
+    """Find which values rows of a version have in the columns that were added until a later version.
+
+    Returns
+    -------
+    dict of str to str or None
+        For names of columns of `after`: the value in PostgreSQL's text form, or None for NULL. A column that was added
+        but is not in it has values that are not known, because PostgreSQL may have rewritten the table: a copy of the
+        table has them. Columns are compared by their numbers, and only if these are known.
+    """
+    old, new = before.facts, after.facts
+    if old is None or new is None:
+        return {}
+    columns = zip(new.attnums, after.columns, new.missing, strict=True)
+    added = {column.name: value for number, column, value in columns if number not in old.attnums}
+    is_same = new.has_storage_of(old)
+    return {name: value for name, value in added.items() if value is not None or is_same}
 
 
 def used_from(version: RelationVersion) -> int:

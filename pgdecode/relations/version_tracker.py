@@ -11,6 +11,7 @@ from pgdecode.protocol.errors import RepeatedColumn, TooManyRelations
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Relation, Type
 from pgdecode.protocol.wire import offset_of
+from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
 from pgdecode.relations.table_names import named
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
@@ -149,10 +150,13 @@ class RelationTracker:
     position : int, optional
         Versions whose `visible_from` is after it are not visible yet.
     limits : Limits
+    facts : iterable of StatedFacts
+        They become part of the versions that messages describe.
 
     Attributes
     ----------
     versions : list of RelationVersion
+    facts : list of StatedFacts
     common : dict of int to Sent
         By relation OID, the version that is visible outside streams.
     types : dict of int to SentType
@@ -168,9 +172,15 @@ class RelationTracker:
     """
 
     def __init__(
-        self, versions: Iterable[RelationVersion] = (), position: int | None = None, limits: Limits = _LIMITS
+        self,
+        versions: Iterable[RelationVersion] = (),
+        position: int | None = None,
+        limits: Limits = _LIMITS,
+        facts: Iterable[StatedFacts] = (),
     ) -> None:
         self.versions: list[RelationVersion] = []
+        self.facts: list[StatedFacts] = []
+        self._facts_by_id: dict[int, list[StatedFacts]] = {}
         self.limits = limits
         self.undo_log: UndoLog = NoUndoLog()
         self.common: dict[int, Sent] = {}
@@ -185,8 +195,9 @@ class RelationTracker:
         self._last_payloads: dict[int, tuple[bytes, int]] = {}
         # After `preload`: position -> numbers of the versions sent there.
         self._preloaded: dict[int, list[int]] | None = None
+        self.add_facts(facts)
         for number, version in enumerate(versions):
-            self.append(version)
+            self.append(self._with_facts(version))
             since = version.visible_from
             if since is not None and (position is None or since <= position):
                 self.in_shape.add(number)
@@ -207,6 +218,7 @@ class RelationTracker:
         other.contradictions = dict(self.contradictions)
         other._last_payloads = dict(self._last_payloads)
         other._preloaded = self._preloaded
+        other.add_facts(self.facts)
         other.common = dict(self.common)
         other.scopes = {xid: scope.copy() for xid, scope in self.scopes.items()}
         if with_versions:
@@ -248,12 +260,18 @@ class RelationTracker:
             since = version.visible_from
             if since is None or since > position or version.relation_id in self.common:
                 continue
-            number = self.append(version)
+            number = self.append(self._with_facts(version))
             self.undo_log.add(self.in_shape, number)
             self._set_common(version.relation_id, Sent(number, since))
             for item in version.types:
                 if item.type_id not in self.types:
                     self.undo_log.put(self.types, item.type_id, SentType(item, since))
+
+    def add_facts(self, facts: Iterable[StatedFacts]) -> None:
+        """Add facts, in the order of their positions. Those of earlier messages do not change."""
+        for item in facts:
+            self.undo_log.append(self.facts, item)
+            self.undo_log.append(self._facts_by_id.setdefault(item.relation.relation_id, []), item)
 
     # -- lookup ------------------------------------------------------------------------------------------------------
 
@@ -318,7 +336,10 @@ class RelationTracker:
         relation_id = int.from_bytes(payload[_OID_AT : _OID_AT + 4], "big")
         last, number = self._last_payloads.get(relation_id, (b"", UNKNOWN))
         sent = self.common.get(relation_id)
-        return relation_id if last == payload and sent is not None and sent.number == number else None
+        if last != payload or sent is None or sent.number != number:
+            return None
+        # If there are several facts of the relation, the position decides which apply.
+        return relation_id if len(self._facts_by_id.get(relation_id, ())) <= 1 else None
 
     def _own(self, stream: int, relation_id: int) -> int:
         """Find the version that a stream has sent itself."""
@@ -358,9 +379,10 @@ class RelationTracker:
             raise RepeatedColumn(detail, offset=offset, tag="R", relation=relation_id, column=repeated)
         types = tuple(self._types_of(relation, stream))
         number = self.number_for(stream, relation_id)
-        if number < 0 or not self.versions[number].describes(relation, types):
+        facts = self._facts_at(relation, position)
+        if number < 0 or not self._is_same(number, relation, types, facts):
             visible = position if stream is None else None
-            number = self._number_of(RelationVersion(relation, types, position, stream, visible))
+            number = self._number_of(RelationVersion(relation, types, position, stream, visible, facts))
         self._send(relation_id, Sent(number, position), stream, message.xid)
         return number
 
@@ -505,6 +527,24 @@ class RelationTracker:
 
     # -- implementation ----------------------------------------------------------------------------------------------
 
+    def _facts_at(self, relation: Relation, position: int) -> RelationFacts | None:
+        """Find the facts of the relation that a message describes."""
+        stated = [item for item in self._facts_by_id.get(relation.relation_id, ()) if item.relation == relation]
+        # A file may describe a relation several times, and its footer has the facts of the last time.
+        before = [item for item in stated if item.position <= position]
+        found = before[-1:] or stated[:1]
+        return found[0].facts if found else None
+
+    def _with_facts(self, version: RelationVersion) -> RelationVersion:
+        facts = version.facts or self._facts_at(version.relation, version.position)
+        return version if facts is version.facts else replace(version, facts=facts)
+
+    def _is_same(self, number: int, relation: Relation, types: tuple[Type, ...], facts: RelationFacts | None) -> bool:
+        """Whether a message describes a version."""
+        version = self.versions[number]
+        is_other = facts is not None and version.facts is not None and facts.is_other(version.facts)
+        return version.describes(relation, types) and not is_other
+
     def _has_room(self, known: Sized) -> bool:
         """Whether a relation that has no version may become invalid. Bad messages must not fill the memory.
 
@@ -581,8 +621,8 @@ class RelationTracker:
         raise SchemaChanged(f"no preloaded relation version has position {version.position}")
 
     def _are_equal(self, number: int, other: int) -> bool:
-        version = self.versions[number]
-        return self.versions[other].describes(version.relation, version.types)
+        version = self.versions[other]
+        return self._is_same(number, version.relation, version.types, version.facts)
 
     def _make_visible(self, number: int, position: int | None) -> bool:
         """Record from where a version is visible, unless it is known."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pgdecode.protocol.errors import MOST_SHOWN, shown
 from pgdecode.protocol.messages import Column, Type
 from pgdecode.protocol.options import UnrepresentableValues, check_option
+from pgdecode.relations.relation_facts import RelationFacts
 from pgdecode.rows.type_overrides import Overrides
 from pgdecode.types.pgtypes import NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, has_record, is_partial
 
@@ -31,12 +32,19 @@ class RelationLike(Protocol):
         """The columns in wire order."""
 
 
+def facts_of(relation: RelationLike) -> RelationFacts | None:
+    """Return what the catalog of the server tells of a relation."""
+    facts: RelationFacts | None = getattr(relation, "facts", None)
+    return facts
+
+
 class _CacheKey(NamedTuple):
     """The fields of a relation that its schema depends on. They are copied, because a caller's relation may change."""
 
     relation_id: int
     name: str
     columns: tuple[Column, ...]
+    facts: RelationFacts | None
 
 
 META_COLUMNS = ("_op", "_xid", "_old_type", "_old", "_unchanged", "_error")
@@ -93,7 +101,9 @@ def row_schema(
 
     Parameters are those of `decode_rows`. The metadata of each field describe the source type, also if `types` or
     `columns` convert it: `pg:type` is its name or OID, `pg:typmod` its modifier. `pg:form` is "text" if the column is a
-    string only because of `unrepresentable="text"`, or has composites of the type "record", which are text.
+    string only because of `unrepresentable="text"`, or has composites of the type "record", which are text. If the
+    relation is a version with facts of the catalog, `pg:attnum` is the number of the column, and `pg:primary_key` is
+    "true" for the columns of the primary key.
 
     Raises
     ------
@@ -124,7 +134,9 @@ def resolve_columns(
     if not types and not columns:
         try:
             return _cached(
-                _CacheKey(relation.relation_id, relation.name, tuple(relation.columns)), known, unrepresentable
+                _CacheKey(relation.relation_id, relation.name, tuple(relation.columns), facts_of(relation)),
+                known,
+                unrepresentable,
             )
         except TypeError:
             # The caller's columns cannot be hashed.
@@ -156,7 +168,8 @@ def _resolve_columns(
             f"{'is there twice' if twice else 'is also a column that pgdecode adds'}"
         )
     known = {message.type_id: message for message in type_messages}
-    fields = []
+    fields: list[pa.Field] = []
+    facts = facts_of(relation)
     usual = chosen = decodings(relation, types, known.values(), unrepresentable, columns)
     if unrepresentable == "text":
         usual = decodings(relation, types, known.values(), columns=columns)
@@ -165,6 +178,10 @@ def _resolve_columns(
         metadata = {"pg:type": source_type, "pg:typmod": str(column.type_modifier)}
         if decoding.arrow != plain.arrow or has_record(decoding):
             metadata["pg:form"] = "text"
+        if facts is not None:
+            attnum = facts.attnums[len(fields)]
+            metadata["pg:attnum"] = str(attnum)
+            metadata |= {"pg:primary_key": "true"} if attnum in facts.primary_key else {}
         fields.append(pa.field(column.name, decoding.arrow, metadata=metadata))
     meta = [
         pa.field("_op", pa.string()),

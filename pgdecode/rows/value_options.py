@@ -153,7 +153,7 @@ class ValueOptions:
     def fields(self, version: RelationVersion, columns: Mapping[str, str]) -> list[pa.Field]:
         """Return the Arrow fields of a version's columns."""
         own = _own(columns, version)
-        schema = row_schema(version.relation, self.types, version.types, self.unrepresentable, own)
+        schema = row_schema(version, self.types, version.types, self.unrepresentable, own)
         return [schema.field(column.name) for column in version.columns]
 
 

@@ -25,8 +25,7 @@ from pgdecode.partitions.partition_index import (
 )
 from pgdecode.partitions.source_index import in_order
 from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader, from_ipc
-from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.version_tracker import RelationTracker
+from pgdecode.relations.catalog import RelationCatalog, tracker_of
 from pgdecode.storage.object_path import FilePath
 from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.jobs.job_config import ChangeJob
@@ -86,7 +85,7 @@ class SequenceIndex:
         assert isinstance(options.job, ChangeJob)
         self.options = options
         self.job = options.job
-        self.state = ReplicationState(relations=RelationTracker(catalog or (), first_position))
+        self.state = ReplicationState(relations=tracker_of(catalog, first_position))
         self.outcomes = IndexOutcomes(in_full=True)
         self.pieces: list[IndexedPiece] = []
         # As in `follow_partition`: errors are reported where their partition is decoded.
@@ -121,6 +120,7 @@ class SequenceIndex:
         Footers have only the relations that their files use, so that of the first file may lack them.
         """
         if self.job.catalog is None:
+            self.state.relations.add_facts(catalog.facts if catalog else ())
             self.state.relations.add_visible(catalog or (), position)
 
     def add(self, files: Iterable[PayloadFile]) -> None:

@@ -1,0 +1,50 @@
+"""What the catalog of a server tells of a relation, and its messages do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pgdecode.protocol.messages import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class RelationFacts:
+    """What the catalog of a server tells of a relation, and its messages do not.
+
+    Attributes
+    ----------
+    attnums : tuple of int
+        pg_attribute.attnum of each column. A renamed column keeps its number, another column never gets it.
+    missing : tuple of str or None
+        For each column, the value that rows have which are older than the column (pg_attribute.attmissingval), in
+        PostgreSQL's text form. None if there is none: these rows have NULL, or PostgreSQL has rewritten the table.
+    primary_key : tuple of int
+        Numbers of the columns of the primary key, in its order; empty without one.
+    storage : tuple of (int, int)
+        OID and pg_class.relfilenode of the table, or of some of its partitions. PostgreSQL rewrites a table to another
+        file.
+    """
+
+    attnums: tuple[int, ...]
+    missing: tuple[str | None, ...]
+    primary_key: tuple[int, ...] = ()
+    storage: tuple[tuple[int, int], ...] = ()
+
+    def is_other(self, other: RelationFacts) -> bool:
+        """Whether the columns or the primary key are others than those of another relation with the same names."""
+        return (self.attnums, self.primary_key) != (other.attnums, other.primary_key)
+
+    def has_storage_of(self, before: RelationFacts) -> bool:
+        """Whether the rows of a table are certainly in the files in which they were before."""
+        files = dict(before.storage)
+        common = [node == files[oid] for oid, node in self.storage if oid in files]
+        return bool(common) and all(common)
+
+
+class StatedFacts(NamedTuple):
+    """Facts of the relation that a message describes, and the position of the first message that they apply to."""
+
+    relation: Relation  # without an xid
+    position: int
+    facts: RelationFacts

@@ -1,0 +1,127 @@
+"""What the catalog of a server tells of relations: from a catalog to the columns of tables."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import pgdecode
+from pgdecode import ChangeDecoder, RelationCatalog
+from pgdecode.relations.column_history import ColumnHistory
+from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
+from pgdecode.relations.relation_version import values_before
+from support.generators.slot import Slot
+
+TABLE = 16385
+STORAGE = ((TABLE, 100),)
+
+
+def slot_of(*versions: list[str]) -> Slot:
+    """One transaction for each version: a Relation message, and a row whose values are the names of the columns."""
+    slot = Slot()
+    for xid, columns in enumerate(versions, 700):
+        slot.begin(xid)
+        slot.relation(TABLE, columns, name="t")
+        slot.insert(TABLE, *columns)
+        slot.commit()
+    return slot
+
+
+def stated(slot: Slot, *facts: RelationFacts) -> RelationCatalog:
+    """Make a catalog with facts of the versions that a slot sends, without the versions."""
+    kinds = pgdecode.decode_messages(slot.payloads)["kind"].to_pylist()
+    places = [at for at, kind in enumerate(kinds) if kind == "relation"]
+    messages = [pgdecode.decode(slot.payloads[at]) for at in places]
+    found = [StatedFacts(*item) for item in zip(messages, places, facts, strict=True)]  # type: ignore[arg-type]
+    return RelationCatalog.from_json(RelationCatalog((), found).to_json())
+
+
+def numbers_of(table: Any) -> dict[str, str]:
+    return {f.name: f.metadata[b"pg:attnum"].decode() for f in table.schema if b"pg:attnum" in (f.metadata or {})}
+
+
+def test_typed_tables_have_the_numbers_and_the_primary_key_that_a_catalog_states() -> None:
+    slot = slot_of(["id", "old"], ["id", "note"])
+    old = RelationFacts((1, 2), (None, None), (1,), STORAGE)
+    catalog = stated(slot, old, RelationFacts((1, 4), (None, "x"), (1,), STORAGE))
+    assert catalog
+    assert not len(catalog)
+    decoder = ChangeDecoder(catalog=catalog)
+    table = decoder.table(slot.payloads, "public.t")
+    assert numbers_of(table) == {"id": "1", "old": "2", "note": "4"}
+    assert [f.name for f in table.schema if b"pg:primary_key" in (f.metadata or {})] == ["id"]
+    assert decoder.catalog["public.t"].primary_key == ("id",)
+    # The state has them too, for messages that come later.
+    for n in (0, 4):
+        first = ChangeDecoder(catalog=catalog)
+        first.decode(slot.payloads[:n])
+        later = ChangeDecoder(state=first.state)
+        later.decode(slot.payloads[n:])
+        assert later.catalog == decoder.catalog
+    assert RelationCatalog.from_json(decoder.catalog.to_json()) == decoder.catalog
+    assert pickle.loads(pickle.dumps(decoder.catalog)) == decoder.catalog
+
+
+def test_facts_do_not_apply_to_a_version_with_other_columns() -> None:
+    slot = slot_of(["id", "note"], ["id", "remark"])
+    catalog = stated(slot_of(["id", "note"]), RelationFacts((1, 2), (None, None), (1,), STORAGE))
+    decoder = ChangeDecoder(catalog=catalog)
+    decoder.decode(slot.payloads)
+    assert [version.facts is None for version in decoder.catalog.versions("public.t")] == [False, True]
+
+
+def test_a_column_that_was_dropped_and_added_again_is_another_column() -> None:
+    slot = slot_of(["id", "note"], ["id", "note"], ["id", "note"])
+    catalog = stated(
+        slot,
+        RelationFacts((1, 2), (None, None), (1,), STORAGE),
+        RelationFacts((1, 3), (None, "new"), (1,), STORAGE),
+        RelationFacts((1, 3), (None, "new"), (1,), ((TABLE, 101),)),  # after VACUUM FULL
+    )
+    decoder = ChangeDecoder(catalog=catalog)
+    decoder.decode(slot.payloads, range(len(slot.payloads)))
+    before, after = decoder.catalog.versions("public.t")
+    assert values_before(before, after) == {"note": "new"}
+    assert [*ColumnHistory({0: before, 1: after}).steps()] == [(1, {}), (0, {"id": "id"})]
+
+
+def test_columns_are_renamed_by_their_numbers() -> None:
+    slot = slot_of(["id", "a", "b"], ["id", "b", "a"])
+    catalog = stated(
+        slot,
+        RelationFacts((1, 2, 3), (None,) * 3, (1,), STORAGE),
+        RelationFacts((1, 2, 3), (None,) * 3, (1,), STORAGE),
+    )
+    rows = ChangeDecoder(catalog=catalog).table(slot.payloads, "public.t").select(["id", "a", "b"]).to_pylist()
+    assert rows == [{"id": "id", "a": "b", "b": "a"}, {"id": "id", "a": "a", "b": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("storage", "missing", "expected"),
+    [
+        pytest.param(STORAGE, None, {"note": None}, id="without a default"),
+        pytest.param(STORAGE, "x", {"note": "x"}, id="with a default"),
+        pytest.param(((TABLE, 101),), None, {}, id="rewritten"),
+        pytest.param(((TABLE, 101),), "x", {"note": "x"}, id="rewritten before, with a default"),
+        pytest.param(((7, 7),), None, {}, id="only other partitions"),
+    ],
+)
+def test_old_rows_have_the_missing_value_unless_the_table_may_have_been_rewritten(
+    storage: Any, missing: str | None, expected: dict[str, str | None]
+) -> None:
+    slot = slot_of(["id"], ["id", "note"])
+    catalog = stated(
+        slot, RelationFacts((1,), (None,), (1,), STORAGE), RelationFacts((1, 2), (None, missing), (1,), storage)
+    )
+    decoder = ChangeDecoder(catalog=catalog)
+    decoder.decode(slot.payloads)
+    assert values_before(*decoder.catalog.versions("public.t")) == expected
+    assert values_before(*RelationCatalog.from_json(decoder.catalog.to_json()).versions("public.t")) == expected
+
+
+def test_facts_for_another_number_of_columns_are_refused() -> None:
+    text = stated(slot_of(["id"]), RelationFacts((1,), (None,), (1,), STORAGE)).to_json()
+    with pytest.raises(ValueError, match="facts of 2 columns, the relation has 1"):
+        RelationCatalog.from_json(text.replace('"attnums": [1]', '"attnums": [1, 2]'))
