@@ -8,7 +8,7 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pgdecode.capture.errors import CaptureError, RequestError, ServerError, StopRequestedError
@@ -238,7 +238,7 @@ class Connection:
                 if result is None:
                     return last
                 last = result
-                if result.status == self._pq.ExecStatus.COPY_BOTH:
+                if result.status in (self._pq.ExecStatus.COPY_BOTH, self._pq.ExecStatus.COPY_OUT):
                     return last
                 if is_cancelled and result.status == self._pq.ExecStatus.FATAL_ERROR:
                     raise StopRequestedError
@@ -291,6 +291,39 @@ class Connection:
         self._conn.nonblocking = 1
         self.next_frame = self._conn.get_copy_data
         self.read = self._conn.consume_input
+
+    def copy_out(self, sql: str, n_bytes: int) -> Iterator[bytearray]:
+        """Run COPY ... TO STDOUT, and yield its data in pieces of at least so many bytes, but for the last.
+
+        Raises
+        ------
+        ServerError
+        """
+        result = self._result(sql, lambda: None)
+        if result.status != self._pq.ExecStatus.COPY_OUT:
+            raise self.error(result.error_message, result)
+        take, content = self._conn.get_copy_data, bytearray()
+        while True:
+            length, row = take(1)
+            if length > 0:
+                content += row
+                if len(content) >= n_bytes:
+                    yield content
+                    content = bytearray()
+            elif length == 0:
+                while not self._is_ready(select.POLLIN):
+                    if self._stopped():
+                        raise StopRequestedError
+                try:
+                    self._conn.consume_input()
+                except Exception as error:
+                    raise self.lost(error) from error
+            else:
+                break
+        while (result := self._conn.get_result()) is not None:
+            if result.status != self._pq.ExecStatus.COMMAND_OK:
+                raise self.error(result.error_message, result)
+        yield content
 
     def _take_notice(self, notice: Any) -> None:
         fields = self._pq.DiagnosticField

@@ -185,11 +185,13 @@ def create_slot(
     temporary: bool = False,
     two_phase: bool = False,
     failover: bool = False,
+    exports: bool = False,
     on_wait: Callable[[], None] | None = None,
-) -> int:
-    """Create a slot on a replication connection, and return the LSN at which it begins.
+) -> tuple[int, str]:
+    """Create a slot on a replication connection, and return the LSN at which it begins, and the name of its snapshot.
 
-    `on_wait` is called every second while the server waits for older transactions.
+    With `exports`, other connections can import the snapshot until the next command of this one; otherwise, the name is
+    empty. `on_wait` is called every second while the server waits for older transactions.
 
     Raises
     ------
@@ -203,17 +205,21 @@ def create_slot(
         raise RequestError(f"two_phase needs PostgreSQL 15, the server is {major}")
     command = f"CREATE_REPLICATION_SLOT {quoted_name(slot)}{' TEMPORARY' if temporary else ''} LOGICAL pgoutput"
     if major >= 15:
-        options = ["SNAPSHOT 'nothing'", *(["TWO_PHASE"] if two_phase else []), *(["FAILOVER"] if failover else [])]
+        options = [
+            f"SNAPSHOT '{'export' if exports else 'nothing'}'",
+            *(["TWO_PHASE"] if two_phase else []),
+            *(["FAILOVER"] if failover else []),
+        ]
         command += f" ({', '.join(options)})"
     else:
-        command += " NOEXPORT_SNAPSHOT"
+        command += " EXPORT_SNAPSHOT" if exports else " NOEXPORT_SNAPSHOT"
     try:
-        _, start, *_ = replication.row(command, 2, on_wait)
+        _, start, snapshot, *_ = replication.row(command, 3, on_wait)
     except StopRequestedError:
         raise
     except ServerError as error:
         raise RequestError(f"slot {slot!r} cannot be created: {error}") from error
-    return lsn_from_text(str(start))
+    return lsn_from_text(str(start)), snapshot or ""
 
 
 def drop_slot(dsn: str, slot: str) -> None:

@@ -1,106 +1,21 @@
-"""Encodes messages to bytes with the package's own table of fields: the inverse of `decode`."""
+"""Random messages, and their payloads by the package's encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import strategies as st
 
 from pgdecode.protocol import messages
+from pgdecode.protocol.encoder import EPOCH, MICROSECOND, Piece, encode, pieces
 from pgdecode.protocol.messages import Message, StreamedMessage
 from pgdecode.protocol.wire import MAX_LSN, Form, WireField, wire_fields
 
-EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+__all__ = ["EPOCH", "MICROSECOND", "Piece", "encode", "pieces"]
 
 STREAMED = tuple(message for message in messages.MESSAGES if issubclass(message, StreamedMessage))
-
-
-class Piece(NamedTuple):
-    """Some bytes of a payload and what they are: "tag", "count", "length", "kind", "value" or a field's name."""
-
-    what: str
-    data: bytes
-
-
-def pieces(message: Message) -> Iterator[Piece]:
-    """Yield the parts of an encoded message in wire order."""
-    yield Piece("tag", type(message).tag.encode())
-    yield from _fields(message)
-
-
-def encode(message: Message) -> bytes:
-    """Encode a message. A message with an xid is encoded as streamed."""
-    return b"".join(piece.data for piece in pieces(message))
-
-
-def _fields(message: Any) -> Iterator[Piece]:
-    fields = wire_fields(type(message))
-    for item, following in zip_longest(fields, fields[1:]):
-        if item.wire.form is Form.COUNT:
-            # On the wire, the count comes before the list. The message object has only the list.
-            counted = next(field for field in fields if field.wire.form is Form.RELATION_IDS)
-            yield Piece("count", len(getattr(message, counted.name)).to_bytes(4, "big"))
-            continue
-        if item.wire.form is Form.FORMATS:
-            continue
-        value = getattr(message, item.name)
-        if value is None:
-            continue
-        yield from _field(item, value, getattr(message, following.name) if _is_formats(following) else "")
-
-
-def _is_formats(item: WireField | None) -> bool:
-    return item is not None and item.wire.form is Form.FORMATS
-
-
-def _field(item: WireField, value: Any, formats: str) -> Iterator[Piece]:
-    form = item.wire.form
-    if form in (Form.XID_PREFIX, Form.UINT32):
-        yield Piece(item.name, value.to_bytes(4, "big"))
-    elif form is Form.INT32:
-        yield Piece(item.name, value.to_bytes(4, "big", signed=True))
-    elif form is Form.FLAGS:
-        yield Piece(item.name, int(value).to_bytes(1, "big"))
-    elif form in (Form.LETTER, Form.OLD_TYPE):
-        yield Piece(item.name, value.encode())
-    elif form is Form.LSN:
-        yield Piece(item.name, value.to_bytes(8, "big"))
-    elif form is Form.TIMESTAMP:
-        yield Piece(item.name, ((value - EPOCH) // MICROSECOND).to_bytes(8, "big", signed=True))
-    elif form in (Form.NAME, Form.TEXT):
-        yield Piece(item.name, value.encode() + b"\0")
-    elif form is Form.CONTENT:
-        yield from _value(value)
-    elif form is Form.RELATION_IDS:
-        yield from (Piece(item.name, relation_id.to_bytes(4, "big")) for relation_id in value)
-    elif form is Form.COLUMNS:
-        yield Piece("count", len(value).to_bytes(2, "big"))
-        for column in value:
-            yield from _fields(column)
-    elif form is Form.OLD_TUPLE:
-        yield from _tuple(value, formats)
-    elif form is Form.NEW_TUPLE:
-        yield Piece("N", b"N")
-        yield from _tuple(value, formats)
-    else:
-        raise AssertionError(f"the encoder does not know {form!r}")
-
-
-def _value(value: bytes) -> Iterator[Piece]:
-    yield Piece("length", len(value).to_bytes(4, "big"))
-    yield Piece("value", value)
-
-
-def _tuple(values: tuple[bytes | None, ...], formats: str) -> Iterator[Piece]:
-    yield Piece("count", len(values).to_bytes(2, "big"))
-    for value, kind in zip(values, formats, strict=True):
-        yield Piece("kind", kind.encode())
-        if value is not None:
-            yield from _value(value)
 
 
 # One character is at most 4 bytes of UTF-8, so 63 of them are the longest name a server can send.
