@@ -20,6 +20,7 @@ from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.committed_changes import unless_negative, values_of
 from pgdecode.changes.table_rows import VERSION, TableOutput
+from pgdecode.payloads.commits import until
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.options import NameClash
 from pgdecode.relations.altered_types import AlteredTypes
@@ -80,6 +81,10 @@ def snapshot(
     mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
         Raise on the first bad payload; or return it as a row with the reason in an additional column, `_error`; or
         leave it out. A bad change is not applied.
+    as_of : LSN as int or text, or time as text or datetime, optional
+        Apply the commits up to and including this LSN or time, which has a time zone: those before the first later
+        commit, as with PostgreSQL's `recovery_target_lsn` and `recovery_target_time`. The payloads from there on are
+        not decoded, so the table has the name and columns of then. The caller must know that the payloads go that far.
     columns : mapping of a column's name to a PostgreSQL type, optional
         Types of columns of the table, as in `decode_rows`. They take precedence over `types`.
     renames : list of (old name, new name, position), optional
@@ -136,6 +141,7 @@ def snapshot(
     of_changes = replace(given, name_clash="rename")  # fewer columns are added to a snapshot, see `SnapshotRows`
     # What a pass needs beside the payloads stays in the processor's cache.
     column = payload_array(payloads)
+    column, position = until(column, position, given.as_of)
     payloads = pa.chunked_array(
         [chunk.slice(first, _CHANGES) for chunk in column.chunks for first in range(0, max(len(chunk), 1), _CHANGES)],
         column.type,

@@ -38,7 +38,7 @@ from pgdecode.jobs.local_run import CHANGES, MESSAGES, Decoded, DecodeJob
 from pgdecode.jobs.local_run import decode as decode_here
 from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Format, Mode
+from pgdecode.protocol.options import AsOfKeywords, Format, Mode
 from pgdecode.rows.options import OF_TABLES
 from pgdecode.storage.object_path import FilePath, file_path, real_path
 from pgdecode.storage.object_store import found_object
@@ -112,6 +112,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 @parameters.renames
 @parameters.unrepresentable
 @parameters.name_clash
+@parameters.as_of
 @parameters.mode
 @parameters.max_value_bytes
 @parameters.workers
@@ -148,7 +149,7 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
 
     Snapshots: OUT has the rows of a table after all changes, each with the position and commit of its last change;
     _unknown lists the columns whose values are in no message. SCHEMA.TABLE is the last name of the table. The rows are
-    in memory. If something has come, they are made anew from all files.
+    in memory. If something has come, they are made anew from all files. With --as-of, they are the rows of then.
 
     OUT is a single file, without a state for the next call, if it ends in .parquet, .jsonl or .csv, and there is one
     table or input file.
@@ -216,6 +217,8 @@ def _check_options(context: click.Context, what: tuple[str, ...], engine: Engine
         parameters.refuse(context, OF_TABLES, "--table and --snapshot")
     if is_snapshot:
         parameters.refuse(context, ["include_uncommitted"], "--changes and --table")
+    else:
+        parameters.refuse(context, AsOfKeywords.__annotations__, "--snapshot")
     if engine == "spark":
         parameters.refuse(context, ["workers", "batch_rows", "bad"], "--engine local")
         parameters.refuse(context, ["snapshots"], "--engine local; on Spark, use spark_udfs.snapshot")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -16,6 +16,7 @@ from pgdecode.files.payload_file import FileFault
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.options import (
     MAX_VALUE_BYTES,
+    AsOfKeywords,
     InStream,
     Unwrap,
     declared_options,
@@ -189,7 +190,7 @@ def _catalog(context: click.Context, option: click.Parameter, value: Path | None
         raise PathError(f"{value}: not relations as RelationCatalog.to_json writes them: {error}") from error
 
 
-def refuse(context: click.Context, parameters: Sequence[str], use: str) -> None:
+def refuse(context: click.Context, parameters: Collection[str], use: str) -> None:
     """Refuse parameters that do not apply here. `use` is what they are for."""
     for option in context.command.params:
         given = context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
@@ -269,7 +270,7 @@ def _declared(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
         return click.option(
             flag, name, multiple=True, metavar=item.metavar, callback=_PARSERS[name], help=f"{item.help} Repeatable."
         )
-    values = get_args(kind)
+    values = get_args(kind) if get_origin(kind) is Literal else ()
     any_case = bool(values) and values[0].isupper()
     return click.option(
         flag,
@@ -284,11 +285,14 @@ def _declared(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 # The options of changes and tables that commands have.
 DECLARED = tuple(name for name in DecoderKeywords.__annotations__ if declared_options(Options)[name].is_of_commands)
+# Also those of snapshots.
+OF_OPTIONS = (*DECLARED, *AsOfKeywords.__annotations__)
 _PARSERS: dict[str, Callable[..., Any]] = {"types": _types, "renames": _renames}
 mode = _declared("mode")
 renames = _declared("renames")
 unrepresentable = _declared("unrepresentable")
 name_clash = _declared("name_clash")
+as_of = _declared("as_of")
 position = click.option(
     "--position",
     metavar="COLUMN",
@@ -342,7 +346,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
     "Messages": OF_MESSAGES,
-    "Changes and tables": (*(name for name in DECLARED if name != "mode"), "catalog"),
+    "Changes and tables": (*(name for name in OF_OPTIONS if name != "mode"), "catalog"),
     "Bad messages": ("mode", "bad", "max_value_bytes"),
     "Engine": ("engine", "workers", "batch_rows", "master", "remote", "conf"),
 }
@@ -358,7 +362,7 @@ FIRST = frozenset(
 
 def options_from(given: Mapping[str, Any]) -> Options:
     """Take the options of changes and tables, which are checked, out of the parameters of a command."""
-    found = {name: given[name] for name in ("max_value_bytes", *DECLARED) if name in given}
+    found = {name: given[name] for name in ("max_value_bytes", *OF_OPTIONS) if name in given}
     # Without values, an option that may be repeated is empty.
     found |= {name: found[name] or None for name in _PARSERS if name in found}
     try:

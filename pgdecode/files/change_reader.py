@@ -21,8 +21,10 @@ from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
+from pgdecode.payloads.commits import rows_as_of
 from pgdecode.payloads.payload_input import InvalidPositions
 from pgdecode.payloads.unwrap import hint
+from pgdecode.protocol.as_of import AsOf
 from pgdecode.protocol.errors import DecodeError, did_you_mean, listed
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.column_history import NO_RENAMES, check_renames, histories
@@ -157,8 +159,20 @@ class FileChanges:
         self._first_schemas: dict[str, pa.Schema] = {}
         self._n_versions = 0  # after the batch before
         self._has_payloads = False
+        self._end: int | None = None  # the position after all rows, if the last ones are not decoded
         self._snapshots: dict[str, SnapshotRows] = {}
         self._snapshot_versions: dict[str, Mapping[int, RelationVersion]] = {}
+
+    @property
+    def saved_state(self) -> ReplicationState:
+        """The state after the last batch, also if its rows came after `as_of`."""
+        state = self.engine.saved_state
+        return state if self._end is None else replace(state, position=self._end)
+
+    @property
+    def has_later_commits(self) -> bool:
+        """Whether the last batch or one before had a commit after `as_of`."""
+        return self._end is not None
 
     @property
     def altered_types(self) -> tuple[str, ...]:
@@ -174,7 +188,7 @@ class FileChanges:
         FileFault
             In FAILFAST mode at a bad payload.
         """
-        self._announce(batch)
+        batch = self._begin(batch)
         with _as_file_fault(batch):
             self.engine.advance(batch.payloads, batch.positions)
 
@@ -190,7 +204,7 @@ class FileChanges:
         LayoutUnknown
             If rows of a snapshot can only be found with all versions.
         """
-        self._announce(batch)
+        batch = self._begin(batch)
         with _as_file_fault(batch), self._table_errors():
             functions, error = self.engine.slices(batch.payloads, batch.positions, self)
         self._n_versions, self._has_payloads = len(self.engine.state.relations.versions), True
@@ -417,11 +431,20 @@ class FileChanges:
             except ValueError as error:
                 raise FileFault(str(error)) from error
 
-    def _announce(self, batch: OrderedBatch) -> None:
+    def _begin(self, batch: OrderedBatch) -> OrderedBatch:
+        """Note what a batch says of its session. Return its rows before the first commit after `as_of`."""
         if batch.is_reconnected:
             self.engine.state.is_reconnected = True
         if batch.session is not None:
             self.session = batch.session
+        as_of = AsOf.of(self.options.options.as_of)
+        if as_of is None or not len(batch.positions):
+            return batch
+        n_rows = 0 if self._end is not None else rows_as_of(batch.payloads, as_of)
+        if n_rows is None:
+            return batch
+        self._end = batch.positions[-1].as_py() + 1
+        return batch.first(n_rows)
 
 
 def _not_described(name: str, known: Sequence[str]) -> str:

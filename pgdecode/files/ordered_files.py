@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -58,6 +58,10 @@ class OrderedBatch:
     def payloads(self) -> pa.Array:
         """The payload column."""
         return self.source.column(self.file.payload)
+
+    def first(self, n_rows: int) -> OrderedBatch:
+        """Return the first rows of the batch."""
+        return replace(self, source=self.source.slice(0, n_rows), positions=self.positions.slice(0, n_rows))
 
 
 @dataclass(frozen=True)

@@ -243,11 +243,13 @@ def _changes(job: DecodeJob, run: Run, progress: Progress, on_note: Callable[[st
             workers=workers,
             on_rows=on_rows,
         )
+        if job.options.as_of is not None and not reader.has_later_commits:
+            on_note(f"{job.source}: no commit is after {job.options.as_of}: the rows are those at the end")
         if bad is not None:
             with bad.writer() as write_bad:
                 for batch in bad_payloads(files, reader.errors, workers):
                     write_bad(batch)
-    after, counts = reader.engine.saved_state, reader.engine.counts
+    after, counts = reader.saved_state, reader.engine.counts
     described = found.described(files.n_rows, counts.first_position, counts.last_position, is_counted=files.is_counted)
     manifest = Manifest(
         "local",

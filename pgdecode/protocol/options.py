@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any, Literal, TypedDict, TypeVar
 
+from pgdecode.protocol.as_of import AsOf
 from pgdecode.protocol.limits import LIMITS, MAX_PAYLOAD, Limits
 
 Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
@@ -78,6 +80,12 @@ class ChangeKeywords(CommittedKeywords, total=False):
     include_uncommitted: bool
 
 
+class AsOfKeywords(TypedDict, total=False):
+    """The option of functions that return the rows of a table."""
+
+    as_of: AsOf | int | str | datetime | None
+
+
 class LimitKeywords(TypedDict, total=False):
     """Options of Python functions about what a payload may contain."""
 
@@ -128,8 +136,15 @@ class ChangeOptions:
         "How to treat messages of 0 bytes, which servers send for an origin without a name: ignore and count them, or "
         "treat them as bad.",
     )
+    as_of: AsOf | int | str | datetime | None = option(
+        None,
+        "Apply the commits up to and including this LSN, such as 16/B374D848, or this time with a time zone, such as "
+        "2026-11-28T00:00:00Z: those before the first later commit. Messages from there on are not decoded.",
+        metavar="LSN|TIME",
+    )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "as_of", AsOf.of(self.as_of))
         check_option("mode", self.mode, Mode)
         check_option("start", self.start, Start)
         check_option("empty", self.empty, Empty)
@@ -150,6 +165,8 @@ def options_of(options: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Copy a value with plain containers."""
+    if isinstance(value, AsOf):
+        return str(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, get_args, get_type_hints
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.options import (
     MAX_VALUE_BYTES,
+    AsOfKeywords,
     ChangeKeywords,
     ChangeOptions,
     CommittedKeywords,
@@ -47,7 +48,7 @@ class DecoderKeywords(ChangeKeywords, TablesKeywords, LimitKeywords, total=False
     """Options of `ChangeDecoder`."""
 
 
-class SnapshotKeywords(CommittedKeywords, TableKeywords, LimitKeywords, total=False):
+class SnapshotKeywords(CommittedKeywords, AsOfKeywords, TableKeywords, LimitKeywords, total=False):
     """Options of `pgdecode.snapshot`."""
 
 
@@ -59,7 +60,7 @@ class TableFrameKeywords(ChangeKeywords, TableKeywords, SizeKeywords, total=Fals
     """Options of `spark_udfs.table_changes`."""
 
 
-class SnapshotFrameKeywords(CommittedKeywords, TableKeywords, SizeKeywords, total=False):
+class SnapshotFrameKeywords(CommittedKeywords, AsOfKeywords, TableKeywords, SizeKeywords, total=False):
     """Options of `spark_udfs.snapshot`."""
 
 

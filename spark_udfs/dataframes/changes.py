@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.partitions.source_index import SourceIndex
+from pgdecode.protocol.as_of import AsOf
 from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
 from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.rows.options import Options, with_options
@@ -21,6 +22,7 @@ from spark_udfs.dataframes.control_index import (
     index_rows,
     payload_rows,
     relation_catalogs,
+    rows_as_of,
 )
 from spark_udfs.dataframes.frame_options import ChangesKeywords, FrameOptions, TableChangesKeywords
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
@@ -266,6 +268,7 @@ def indexed_rows(
     if catalog is not None and isinstance(catalog, RelationCatalog) == (source is not None):
         raise TypeError("catalog is a RelationCatalog, or with source= a mapping of sources to catalogs")
     rows, name = payload_rows(df, frame.payload, frame.position, source, frame.session, frame.unwrap)
+    rows = rows_as_of(rows, AsOf.of(options.as_of), has_source=source is not None)
     with_state = replace(options, types=with_types(before, options.types))
     return index_rows(rows, name, catalog, with_state, tables, before), with_state
 

@@ -25,10 +25,12 @@ from pgdecode.partitions.source_index import (
     unused_versions,
     with_used,
 )
+from pgdecode.payloads.commits import commit_fields
+from pgdecode.protocol.as_of import AsOf
 from pgdecode.protocol.boundaries import ALWAYS_NEEDED, BEGIN_COMMIT, DELIMITERS, ROWS, STREAM_AND_TWO_PHASE
 from pgdecode.protocol.messages import Begin, Commit, Insert, LogicalMessage, Update
 from pgdecode.protocol.options import ChangeOptions, Unwrap
-from pgdecode.protocol.wire import length_of, offset_of
+from pgdecode.protocol.wire import MAX_LSN, length_of, offset_of
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.dataframes.state_before import StateBefore
@@ -116,6 +118,35 @@ def payload_rows(
     rows = given.toDF(*chosen).withColumn("position", F.expr("try_cast(position as bigint)"))
     rows = rows.withColumn("payload", unwrapped(F.col("payload"), fields[1].dataType, unwrap))
     return rows, fields[2].name if source is not None else None
+
+
+def rows_as_of(rows: DataFrame, as_of: AsOf | None, *, has_source: bool) -> DataFrame:
+    """Leave out the rows from the first Begin or commit after `as_of` on, as `until` does.
+
+    Raises
+    ------
+    ValueError
+        For an LSN, if the rows are of several databases.
+    """
+    if as_of is None:
+        return rows
+    if as_of.lsn is not None and has_source:
+        raise ValueError("as_of is an LSN, but each source has its own LSNs: use a time, or take one source")
+    is_after = F.lit(False)
+    limit = F.lit(as_of.time_us if as_of.lsn is None else min(as_of.lsn, MAX_LSN))
+    for tag, offset, n_bytes in commit_fields(as_of):
+        # Two halves, because conv() of 8 bytes is unsigned.
+        high, low = (F.conv(F.hex(F.substring("payload", 1 + offset + at, 4)), 16, 10).cast("bigint") for at in (0, 4))
+        value = F.shiftleft(high, 32) + low
+        is_commit = (F.substring("payload", 1, 1) == F.lit(tag)) & (F.length("payload") >= n_bytes)
+        is_after = is_after | F.coalesce(is_commit & (value > limit), F.lit(False))
+    by_source = ["source"] if has_source else []
+    ends = rows.where(is_after).groupBy(*by_source).agg(F.min("position").alias("end")).toArrow().to_pylist()
+    end = F.lit(None).cast("bigint")
+    for item in ends:
+        of_source = F.col("source").eqNullSafe(F.lit(item["source"])) if has_source else F.lit(True)
+        end = F.when(of_source, F.lit(item["end"])).otherwise(end)
+    return rows.where(F.col("position").isNull() | end.isNull() | (F.col("position") < end))
 
 
 def _column(item: Column | str) -> Column:

@@ -68,8 +68,9 @@ def snapshot(df: DataFrame, relation: str, **options: Unpack[SnapshotKeywords]) 
         unknown.
     observation : pyspark.sql.Observation, optional
         As in `changes`. It counts the table's changes.
-    mode, columns, renames
-        As in `pgdecode.snapshot`. In the mode "FAILFAST", the query fails at a bad payload, with its position.
+    mode, columns, renames, as_of
+        As in `pgdecode.snapshot`. In the mode "FAILFAST", the query fails at a bad payload, with its position. With
+        `source`, `as_of` is a time, because each source has its own LSNs.
     **options
         As in `pgdecode.ChangeDecoder`.
     years : {"1-9999", "any"}

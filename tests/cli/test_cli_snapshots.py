@@ -243,3 +243,31 @@ def test_a_rename_that_is_not_one_is_a_mistake(run: Shell, what: str, rename: st
     assert message in done.err
     assert not Path("out").exists()
     assert done.code == code
+
+
+def test_a_snapshot_as_of_a_commit_stays_the_same_while_the_input_grows(run: Shell) -> None:
+    recorded = pq.read_table(captures.DATA / "16.shop.v1.parquet")
+    commits = [pgdecode.decode(data) for data in recorded["data"].to_pylist() if data[:1] == b"C"]
+    lsn = commits[len(commits) // 2].commit_lsn
+    expected = pgdecode.snapshot(recorded["data"], "public.orders", recorded["seq"], as_of=lsn)
+    Path("in").mkdir()
+    for number, (start, end) in enumerate([(0, 400), (400, len(recorded) - 99), (len(recorded) - 99, len(recorded))]):
+        pq.write_table(recorded.slice(start, end - start), f"in/{number}.parquet")
+        done = run("decode", "in", "out", "--snapshot", "public.orders", "--as-of", pgdecode.lsn_to_text(lsn))
+        assert done.code == 0, done.err
+        if number:
+            (manifest,) = read_manifests(Path("out"))[-1:]
+            assert pq.read_table(f"out/{manifest.files[0].name}").equals(expected)
+    done = run("decode", "in", "out", "--snapshot", "public.orders", "--as-of", str(lsn))
+    assert (done.code, "nothing new" in done.err) == (0, True)
+    done = run("decode", "in", "out", "--snapshot", "public.orders", "--as-of", "2026-11-28T00:00:00Z")
+    assert (done.code, "was written with as_of" in done.err) == (2, True)
+    done = run("decode", "in", "other", "--table", "public.orders", "--as-of", str(lsn))
+    assert (done.code, "--as-of is for --snapshot" in done.err) == (2, True)
+    done = run("decode", "in", "other", "--snapshot", "public.orders", "--as-of", "2026-11-28")
+    assert (done.code, "as_of is a time without a time zone" in done.err) == (2, True)
+    done = run("decode", SHOP, "one.parquet", "--snapshot", "public.orders", "--as-of", str(lsn))
+    assert (done.code, "is not after" in done.err) == (0, False)
+    assert pq.read_table("one.parquet").equals(expected)
+    done = run("decode", SHOP, "end.parquet", "--snapshot", "public.orders", "--as-of", "F/0")
+    assert (done.code, f"{SHOP}: no commit is after F/0: the rows are those at the end" in done.err) == (0, True)

@@ -13,7 +13,7 @@ import pytest
 
 from pgdecode import Limits
 from pgdecode.cli.commands import command_named
-from pgdecode.protocol.options import declared_options, options_of
+from pgdecode.protocol.options import AsOfKeywords, declared_options, options_of
 from pgdecode.rows.options import (
     DEFAULTS,
     DecoderKeywords,
@@ -26,10 +26,13 @@ from pgdecode.rows.options import (
 
 
 def test_each_option_has_one_type_in_its_declaration_and_in_signatures() -> None:
-    assert get_type_hints(DecoderKeywords) == option_types()
+    of_snapshots = get_type_hints(AsOfKeywords)
+    assert {**get_type_hints(DecoderKeywords), **of_snapshots} == option_types()
     of_files = {**get_type_hints(FileKeywords)}
     assert of_files.pop("max_value_bytes") is int
-    assert of_files == {name: kind for name, kind in option_types().items() if name not in ("limits", "strict_flags")}
+    assert {**of_files, **of_snapshots} == {
+        name: kind for name, kind in option_types().items() if name not in ("limits", "strict_flags")
+    }
 
 
 def test_each_option_has_a_help_text_that_is_a_sentence() -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from changes.test_table_snapshot import as_text, differences, replayed, spelled, table_names
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import pgdecode
 from pgdecode import RelationCatalog
@@ -194,3 +195,21 @@ def test_linked_numbers_become_one() -> None:
     found = module._connected([(1, 2), (3, 4), (5, 6), (2, 3)])
     assert len({found[number] for number in (1, 2, 3, 4)}) == 1
     assert found[5] == found[6] != found[1]
+
+
+def test_the_rows_as_of_a_commit_are_those_of_the_local_function(spark: SparkSession) -> None:
+    payloads = captures.capture("16.streams.v4").column
+    table = table_names(RelationCatalog.from_messages(payloads))[0]
+    tagged = [data for data in payloads.to_pylist() if data[:1] == b"c"]
+    commits = [item for data in tagged if isinstance(item := pgdecode.decode(data), pgdecode.StreamCommit)]
+    middle = commits[len(commits) // 2]
+    df = frame(spark, payloads)
+    for as_of in (middle.commit_lsn, middle.commit_timestamp):
+        expected = pgdecode.snapshot(payloads, table, as_of=as_of)
+        assert 0 < len(expected) < len(pgdecode.snapshot(payloads, table))
+        assert rows_of(snapshot(df, table, as_of=as_of)) == rows_of(spark.createDataFrame(expected))
+    both = df.withColumn("slot", F.lit("a")).union(df.withColumn("slot", F.lit("b")).limit(10))
+    found = snapshot(both, table, source="slot", as_of=middle.commit_timestamp)
+    assert rows_of(found.drop("slot")) == rows_of(spark.createDataFrame(expected))
+    with pytest.raises(ValueError, match="as_of is an LSN, but each source has its own"):
+        snapshot(both, table, source="slot", as_of=middle.commit_lsn)

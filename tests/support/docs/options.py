@@ -13,7 +13,7 @@ import pgdecode
 import spark_udfs
 from pgdecode.cli.commands import command_named
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.options import declared_options
+from pgdecode.protocol.options import AsOfKeywords, declared_options
 from pgdecode.rows.options import DEFAULTS, DecoderKeywords, Options
 
 # Options in the order of the tables; those that are not here follow in the order of the signatures.
@@ -33,6 +33,7 @@ ORDER = (
         "empty",
     ),
     *("accept_gap", "include_uncommitted", "drop_duplicates", "catalog", "state", "types", "columns", "renames"),
+    "as_of",
     "type_messages",
     *("unrepresentable", "name_clash", "encoding", "datestyle", "others", "years", "threads", "limits", "strict_flags"),
 )
@@ -136,7 +137,7 @@ def declared() -> str:
     """One line per option of changes and tables: its default, and what it means."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
     declarations = declared_options(Options)
-    for name in DecoderKeywords.__annotations__:
+    for name in (*DecoderKeywords.__annotations__, *AsOfKeywords.__annotations__):
         meaning = re.sub(r"'(\w+)'", r'`"\1"`', declarations[name].help)
         lines.append(f"| `{name}` | `{source_text(DEFAULTS[name])}` | {meaning} |")
     return "\n".join(lines) + "\n"
