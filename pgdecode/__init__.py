@@ -3,6 +3,7 @@
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.envelope.decoder import MessageDecoder, decode, decode_messages
+from pgdecode.files.captured_payloads import CapturedPayloads, read_capture
 from pgdecode.payloads.unwrap import UnwrapError, Unwrapped, unwrap
 from pgdecode.protocol.errors import (
     ArityMismatch,
@@ -87,6 +88,7 @@ __all__ = [
     "BatchTooLarge",
     "Begin",
     "BeginPrepare",
+    "CapturedPayloads",
     "ChangeDecoder",
     "Column",
     "Commit",
@@ -146,6 +148,7 @@ __all__ = [
     "decode_rows",
     "lsn_from_text",
     "lsn_to_text",
+    "read_capture",
     "row_schema",
     "snapshot",
     "unwrap",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_udfs.columns.envelope_column import parse_pgoutput
     from spark_udfs.columns.row_column import from_pgoutput, register_relation
+    from spark_udfs.dataframes.captured_frame import read_capture
     from spark_udfs.dataframes.changes import changes, relation_catalog, table_changes
     from spark_udfs.dataframes.replication_state import replication_state
     from spark_udfs.dataframes.run_reader import read_run
@@ -26,6 +27,7 @@ __all__ = [
     "decode_files",
     "from_pgoutput",
     "parse_pgoutput",
+    "read_capture",
     "read_run",
     "register",
     "register_relation",
@@ -41,6 +43,7 @@ _MODULES = {
     "decode_files": "spark_udfs.jobs.decode_files",
     "from_pgoutput": "spark_udfs.columns.row_column",
     "parse_pgoutput": "spark_udfs.columns.envelope_column",
+    "read_capture": "spark_udfs.dataframes.captured_frame",
     "read_run": "spark_udfs.dataframes.run_reader",
     "register": "spark_udfs.sources.registration",
     "register_relation": "spark_udfs.columns.row_column",

@@ -70,11 +70,17 @@ def read_run(
         raise PathError(f"{folder}: its files are not Parquet")
     files = [folder / name for name in names]
     schema = _schema_of(folder, manifests, names)
-    if not isinstance(folder, ObjectPath):
+    return read_parquet(spark, files, schema)
+
+
+def read_parquet(spark: SparkSession, files: Sequence[FilePath], schema: pa.Schema) -> DataFrame:
+    """Read files with the columns of a schema. In an object store, tasks read them with pyarrow, one file each."""
+    if not isinstance(files[0], ObjectPath):
         # Names in a file may differ only by case.
         return spark.read.schema(spark_schema(schema)).parquet(
             *(as_pattern(file) for file in files if not isinstance(file, ObjectPath))
         )
+    files[0].check_public()
     rows = spark.createDataFrame([(number,) for number in range(len(files))], "number int").repartition(
         len(files), "number"
     )

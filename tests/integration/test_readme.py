@@ -63,6 +63,12 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def of_binary_capture(code: str) -> str:
+    """Put a folder of `pgdecode capture --binary` and its columns, an enum among them, in place of those of a snippet."""
+    changed = code.replace("16.shop.v1.parquet", "capture").replace('"placed"', '"ordered_at"')
+    return changed.replace('"state", "total"', '"status", "quantity"').replace('"total"', '"status"')
+
+
 def recorded_operations(capture: str, table: str) -> dict[str, int]:
     """How many operations of a table test_decoding printed on the server."""
     text = gzip.decompress((captures.DATA / f"{capture}.test_decoding.txt.gz").read_bytes()).decode()
@@ -137,6 +143,19 @@ def test_the_main_command_decodes_and_shows(clone: Path) -> None:
     done = decoded_by(MAIN)
     assert unpadded(done.stdout).startswith(SHOWN[0])
     check_tables("shop", done)
+
+
+def test_the_python_snippet_runs_on_a_binary_capture(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(of_binary_capture(PYTHON), "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["string", "timestamp[us, tz=UTC]", "6 changes leave 2 orders"]
+
+
+@pytest.mark.full
+def test_the_spark_snippet_runs_on_a_binary_capture(
+    spark: Any, clone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exec(compile(of_binary_capture(SPARK), "README.md", "exec"), {})
+    assert re.search(r"\| *1\| *paid\| *1\|", capfd.readouterr().out)
 
 
 @pytest.mark.full
