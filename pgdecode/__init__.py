@@ -4,6 +4,7 @@ from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.envelope.decoder import MessageDecoder, decode, decode_messages
 from pgdecode.files.captured_payloads import CapturedPayloads, read_capture
+from pgdecode.net.net_changes import NetChanges, net_changes
 from pgdecode.payloads.unwrap import UnwrapError, Unwrapped, unwrap
 from pgdecode.protocol.errors import (
     ArityMismatch,
@@ -107,6 +108,7 @@ __all__ = [
     "MessageDecoder",
     "MissingTerminator",
     "NameTooLong",
+    "NetChanges",
     "NotARow",
     "Origin",
     "OtherRelation",
@@ -148,6 +150,7 @@ __all__ = [
     "decode_rows",
     "lsn_from_text",
     "lsn_to_text",
+    "net_changes",
     "read_capture",
     "row_schema",
     "snapshot",

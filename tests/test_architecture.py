@@ -30,6 +30,7 @@ PACKAGES = [
     "pgdecode.rows",
     "pgdecode.datasets",
     "pgdecode.changes",
+    "pgdecode.net",
     "pgdecode.partitions",
     "pgdecode.files",
     "pgdecode.jobs",

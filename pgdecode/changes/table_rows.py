@@ -18,9 +18,10 @@ from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_ne
 from pgdecode.changes.record_batches import LimitedBuilder, raise_first
 from pgdecode.protocol.errors import BatchTooLarge, DecodeError
 from pgdecode.protocol.options import ChangeOptions
-from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, check_renames, histories
+from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, check_renames, histories, last_version
 from pgdecode.relations.column_names import common_type
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.schema_metadata import REPLICA_IDENTITY, key_columns, versions_metadata
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
 from pgdecode.rows.own_names import OWN_NAMES, free_name, output_names, with_free_names, with_free_renames
@@ -130,7 +131,7 @@ class Table:
             for field in value_options.fields(version, self._own_types(last)):
                 fields.setdefault(last[field.name], []).append(field)
         self.columns = [self._column(name, found) for name, found in fields.items()]
-        self.schema = self._schema()
+        self.schema = self._schema(given, names)
 
     def last_names(self, versions: Mapping[int, RelationVersion]) -> dict[int, dict[str, str]]:
         """For each version of one source, by its number, map the names of its columns to those in this table.
@@ -175,10 +176,23 @@ class Table:
             metadata["pg:types"] = ", ".join(described)
         return TableColumn(name, pa.string() if arrow is None else arrow, arrow is None, metadata)
 
-    def _schema(self) -> pa.Schema:
+    def _schema(self, sources: Sequence[Any], names: Sequence[Mapping[str, str]]) -> pa.Schema:
         old = pa.struct([pa.field(item.name, item.arrow) for item in self.columns])
-        columns = [pa.field(item.name, item.arrow, metadata=item.metadata) for item in self.columns]
-        return pa.schema([*META, ("_old", old), *META_BEHIND, *columns])
+        keys: set[str] = set()
+        for source in dict.fromkeys(sources):
+            last = last_version(item for item, other in zip(self.versions, sources, strict=True) if other == source)
+            of_last = next(names[at] for at, item in enumerate(self.versions) if item is last)
+            keys |= {of_last[name] for name in key_columns(last)}
+        columns = []
+        for item in self.columns:
+            key = {"pg:key": "true"} if item.name in keys else {}
+            columns.append(pa.field(item.name, item.arrow, metadata=item.metadata | key))
+        schema = pa.schema([*META, ("_old", old), *META_BEHIND, *columns])
+        if self.as_sent or len(set(sources)) != 1:
+            return schema
+        described = versions_metadata(self.versions, self.value_options.renames or NO_RENAMES)
+        schema = schema.set(0, schema.field(0).with_metadata(described))
+        return schema.with_metadata({REPLICA_IDENTITY: last.replica_identity})
 
     def decodings(self, version: RelationVersion, names: Mapping[str, str]) -> list[Decoding]:
         """Return the decodings of a version's columns for this table. `names` has their names in it."""

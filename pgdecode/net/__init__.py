@@ -1,0 +1,1 @@
+"""Net changes: one row for each row that changes have touched."""

@@ -1,0 +1,188 @@
+"""The rules of `net_changes`, one by one, with rows worked out by hand from its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pgdecode import ChangeDecoder, NetChanges, net_changes
+from support.generators.random_tables import T
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
+
+Row = tuple[Any, ...]
+
+
+def transaction(identity: str = "d") -> Slot:
+    slot = Slot()
+    slot.begin(700)
+    keys = {"d": ["id"], "f": ["id", "v", "toast"], "n": []}[identity]
+    slot.relation(T, ["id", "v", "toast"], keys=keys, identity=identity)
+    return slot
+
+
+def net_of(slot: Slot, cuts: Sequence[int] = (), key: Sequence[str] | None = None) -> pa.Table:
+    """The net changes of the only table, decoded in parts."""
+    decoder, net = ChangeDecoder(), NetChanges(key)
+    for start, end in pairwise([0, *cuts, len(slot.payloads)]):
+        net.add(decoder.table(slot.payloads[start:end], f"public.t{T}"))
+    return net.table()
+
+
+def rows_of(net: pa.Table) -> list[Row]:
+    """Action, key before, the columns of the table, and the unknown ones if there are any."""
+    found = []
+    for row in net.to_pylist():
+        before = row["_key_before"] and tuple(row["_key_before"].values())
+        values = [value for name, value in row.items() if name[0] != "_"]
+        found.append((row["_action"], before, *values, *([row["_unknown"]] if row["_unknown"] else [])))
+    return found
+
+
+def test_a_row_is_followed_through_its_keys_with_the_values_that_updates_left_out() -> None:
+    slot = transaction()
+    slot.insert(T, "1", "a", "long")
+    slot.update(T, "2", "b", UNCHANGED, old=["1", None, None], old_type="K")
+    slot.update(T, "9", "c", UNCHANGED, old=["8", None, None], old_type="K")
+    slot.update(T, "7", "d", "told")
+    slot.update(T, "7", "e", UNCHANGED)
+    slot.delete(T, "5", None, None, old_type="K")
+    slot.insert(T, "6", "f", "x")
+    slot.delete(T, "6", None, None, old_type="K")
+    slot.commit()
+    assert rows_of(net_of(slot)) == [
+        ("upsert", None, "2", "b", "long"),
+        ("upsert", ("8",), "9", "c", None, ["toast"]),
+        ("upsert", ("7",), "7", "e", "told"),
+        ("delete", ("5",), "5", None, None),
+    ]
+
+
+def test_keys_that_swap_stay_with_their_rows() -> None:
+    slot = transaction()
+    for before, after in (("1", "tmp"), ("2", "1"), ("tmp", "2")):
+        slot.update(T, after, f"from {before}", UNCHANGED, old=[before, None, None], old_type="K")
+    slot.commit()
+    assert rows_of(net_of(slot)) == [
+        ("upsert", ("2",), "1", "from 2", None, ["toast"]),
+        ("upsert", ("1",), "2", "from tmp", None, ["toast"]),
+    ]
+
+
+def test_a_deleted_row_has_the_key_from_before_all_changes() -> None:
+    slot = transaction()
+    slot.update(T, "2", "a", "b", old=["1", None, None], old_type="K")
+    slot.delete(T, "2", None, None, old_type="K")
+    slot.insert(T, "1", "new", "row")
+    slot.commit()
+    assert rows_of(net_of(slot)) == [("delete", ("1",), "1", None, None), ("upsert", None, "1", "new", "row")]
+
+
+def test_a_truncate_comes_first_and_nothing_is_left_from_before_it() -> None:
+    slot = transaction()
+    slot.insert(T, "1", "a", "b")
+    slot.delete(T, "2", None, None, old_type="K")
+    slot.truncate(T)
+    slot.insert(T, "3", "c", "d")
+    slot.commit()
+    assert rows_of(net_of(slot)) == [("truncate", None, None, None, None), ("upsert", None, "3", "c", "d")]
+
+
+def test_without_a_key_rows_are_found_whole_one_for_each_change() -> None:
+    slot = transaction("f")
+    slot.insert(T, "1", None, "x")
+    slot.insert(T, "1", None, "x")
+    slot.delete(T, "1", None, "x", old_type="O")
+    slot.update(T, "2", "b", UNCHANGED, old=["2", "a", "y"], old_type="O")
+    slot.delete(T, "2", "a", "y", old_type="O")
+    slot.commit()
+    assert rows_of(net_of(slot)) == [
+        ("upsert", None, "1", None, "x"),
+        ("upsert", ("2", "a", "y"), "2", "b", "y"),
+        ("delete", ("2", "a", "y"), "2", "a", "y"),
+    ]
+
+
+def test_without_a_replica_identity_all_inserts_are_rows() -> None:
+    slot = transaction("n")
+    slot.insert(T, "1", "a", "b")
+    slot.insert(T, "1", "a", "b")
+    slot.commit()
+    assert rows_of(net_of(slot)) == [("upsert", None, "1", "a", "b")] * 2
+
+
+@pytest.mark.parametrize("cuts", [(), (6,)])
+def test_renamed_added_and_altered_columns(cuts: Sequence[int]) -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "a", "n", "last"], types=[23, 25, 25, 25], keys=["id"])
+    slot.insert(T, "1", "x", "5", "y")
+    slot.update(T, "2", "x", "6", "y")
+    slot.commit()
+    slot.begin(701)
+    slot.relation(T, ["id", "b", "n", "last", "added"], types=[23, 25, 23, 25, 25], keys=["id"])
+    slot.update(T, "2", "z", UNCHANGED, UNCHANGED, UNCHANGED)
+    slot.insert(T, "3", "z", "7", "y", None)
+    slot.commit()
+    net = net_of(slot, cuts)
+    assert rows_of(net) == [
+        ("upsert", None, 1, "x", None, "y", None, ["n", "added"]),
+        ("upsert", (2,), 2, "z", None, "y", None, ["n", "added"]),
+        ("upsert", None, 3, "z", "7", "y", None),
+    ]
+
+
+def _not_the_identity(slot: Slot) -> None:
+    slot.update(T, "1", "a", "b")
+
+
+def _unsent_key(slot: Slot) -> None:
+    slot.update(T, UNCHANGED, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("write", "key", "message"),
+    [
+        (
+            _not_the_identity,
+            ["v"],
+            r"position 2: the change does not tell the former values of the key v, which is not",
+        ),
+        (_unsent_key, None, r"position 2: the change does not tell the key: one of id is an unchanged TOAST value"),
+        (_not_the_identity, ["w"], r"key must name different columns of the table: 'w'"),
+    ],
+)
+def test_a_key_that_is_not_told_is_an_error(
+    write: Callable[[Slot], None], key: Sequence[str] | None, message: str
+) -> None:
+    slot = transaction()
+    write(slot)
+    slot.commit()
+    with pytest.raises(ValueError, match=message):
+        net_of(slot, key=key)
+
+
+def test_changes_must_be_in_order_and_say_what_their_key_is() -> None:
+    slot = transaction()
+    slot.insert(T, "1", "a", "b")
+    slot.commit()
+    changes = ChangeDecoder().table(slot.payloads, f"public.t{T}")
+    with pytest.raises(ValueError, match=r"position 2: changes are not in the order of _commit_position"):
+        net_changes([changes, changes])
+    with pytest.raises(ValueError, match=r"do not say which of them are the replica identity .* pass key"):
+        net_changes(pa.table(changes.to_pydict()))
+
+
+def test_the_schema_names_the_key() -> None:
+    slot = transaction()
+    slot.commit()
+    net = net_of(slot)
+    assert net.schema.names[:7] == [
+        *("_action", "_key_before", "_unknown", "_position", "_commit_position", "_commit_lsn", "_commit_timestamp")
+    ]
+    assert [item.name for item in net.schema if b"pg:key" in (item.metadata or {})] == ["id"]
+    assert net.schema.field("_key_before").type == pa.struct([("id", pa.string())])
