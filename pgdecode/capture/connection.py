@@ -303,26 +303,29 @@ class Connection:
         if result.status != self._pq.ExecStatus.COPY_OUT:
             raise self.error(result.error_message, result)
         take, content = self._conn.get_copy_data, bytearray()
-        while True:
-            length, row = take(1)
-            if length > 0:
-                content += row
-                if len(content) >= n_bytes:
-                    yield content
-                    content = bytearray()
-            elif length == 0:
-                while not self._is_ready(select.POLLIN):
-                    if self._stopped():
-                        raise StopRequestedError
-                try:
+        try:
+            while True:
+                length, row = take(1)
+                if length > 0:
+                    content += row
+                    if len(content) >= n_bytes:
+                        yield content
+                        content = bytearray()
+                elif length == 0:
+                    while not self._is_ready(select.POLLIN):
+                        if self._stopped():
+                            self._cancel()
+                            raise StopRequestedError
                     self._conn.consume_input()
-                except Exception as error:
-                    raise self.lost(error) from error
-            else:
-                break
-        while (result := self._conn.get_result()) is not None:
-            if result.status != self._pq.ExecStatus.COMMAND_OK:
-                raise self.error(result.error_message, result)
+                else:
+                    break
+            while (result := self._conn.get_result()) is not None:
+                if result.status != self._pq.ExecStatus.COMMAND_OK:
+                    raise self.error(result.error_message, result)
+        except CaptureError:
+            raise
+        except Exception as error:  # as in `_result`
+            raise self.lost(error) from error
         yield content
 
     def _take_notice(self, notice: Any) -> None:

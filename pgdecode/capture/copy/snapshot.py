@@ -4,16 +4,48 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy.published_tables import PublishedTable, published_tables
-from pgdecode.capture.options import quoted_text
+from pgdecode.capture.errors import RequestError, ServerError
+from pgdecode.capture.options import quoted_name, quoted_text
 from pgdecode.capture.server import create_slot
 from pgdecode.protocol.encoder import EPOCH
 
 # Without it, row-level security would leave out rows without an error.
 _SETTINGS = {"row_security": "off"}
+# Of connections that read ranges. An index of a column of a row filter would be read again for each range, and compiling
+# takes longer than it saves.
+_PLANS = ("enable_indexscan", "enable_bitmapscan", "jit")
+# SQLSTATE insufficient_privilege; undefined_table, undefined_column, invalid_schema_name and others of that class.
+_NOT_PERMITTED = "42501"
+_ALTERED = ("42P01", "42703", "3F000", "42883", "42704")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows are read: a table alone, or a partitioned table with its partitions.
+
+    Attributes
+    ----------
+    table : str
+        After FROM.
+    oid : int, optional
+        The table that can be divided by pages; None if it cannot.
+    condition : str, optional
+        Of all rows that are read here.
+    """
+
+    table: str
+    oid: int | None
+    condition: str | None = None
+
+    def rows(self, *conditions: str | None) -> str:
+        """Write the clauses FROM and WHERE, with more conditions."""
+        given = [f"({item})" for item in (self.condition, *conditions) if item]
+        return f"FROM {self.table}" + (f" WHERE {' AND '.join(given)}" if given else "")
 
 
 class Snapshot:
@@ -67,18 +99,23 @@ class Snapshot:
     ) -> None:
         self._dsn = dsn
         self._publications = publications
-        self._stopped = stopped
+        self.is_cancelled = False
+        self._sources: dict[int, list[Source]] = {}
         self.encoding = encoding
+
+        def is_stopped() -> bool:
+            return self.is_cancelled or stopped()
+
         with contextlib.ExitStack() as closing:
-            self.catalog = closing.enter_context(
-                contextlib.closing(Connection(dsn, settings=_SETTINGS, stopped=stopped))
-            )
-            settings = {**_SETTINGS, "client_encoding": encoding}
-            self.readers = [
-                closing.enter_context(contextlib.closing(Connection(dsn, settings=settings, stopped=stopped)))
-                for _ in range(n_readers)
-            ]
-            with contextlib.closing(Connection(dsn, replication=True, stopped=stopped)) as exporter:
+
+            def connected(**more: str) -> Connection:
+                connection = Connection(dsn, settings={**_SETTINGS, **more}, stopped=is_stopped)
+                closing.callback(connection.close)
+                return connection
+
+            self.catalog = connected()
+            self.readers = [connected(client_encoding=encoding) for _ in range(n_readers)]
+            with contextlib.closing(Connection(dsn, replication=True, stopped=is_stopped)) as exporter:
                 self.lsn, name = create_slot(
                     exporter,
                     f"pgdecode_copy_{exporter.pid}",
@@ -90,6 +127,9 @@ class Snapshot:
                     connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     connection.rows(f"SET TRANSACTION SNAPSHOT {quoted_text(name)}")
             self.server_version = self.catalog.server_version
+            for name in _PLANS if n_readers > 1 and self.server_version >= 140000 else ():
+                for reader in self.readers:
+                    reader.rows(f"SET LOCAL {name} = off")
             microseconds = self.catalog.value(
                 "SELECT (extract(epoch FROM pg_catalog.now()) * 1000000)::int8 - 946684800000000"
             )
@@ -100,27 +140,82 @@ class Snapshot:
         """Close the connections, which releases the snapshot and all locks."""
         self._closing.close()
 
+    def cancel(self) -> None:
+        """Make all methods that wait for the server raise `StopRequestedError`."""
+        self.is_cancelled = True
+
     def tables(self) -> list[PublishedTable]:
         """Read what the publications publish, as of the snapshot."""
         return published_tables(self.catalog, self._publications)
 
     def lock(self, tables: Sequence[PublishedTable], on_wait: Callable[[], None] = lambda: None) -> list[str]:
-        """Lock tables until the end, so that nobody alters them (ACCESS SHARE).
+        """Lock tables until the snapshot is closed, so that nobody alters them (ACCESS SHARE).
+
+        Parameters
+        ----------
+        tables : sequence of PublishedTable
+            Of this snapshot.
+        on_wait : callable
+            Called every second while another transaction alters a table.
 
         Returns
         -------
         list of str
-            Names of the tables that were altered, truncated or rewritten, or are published otherwise, since the
-            snapshot was made: their rows cannot be read. A new snapshot is needed.
+            Names of the tables that were altered, truncated or rewritten since the snapshot was made, or are published
+            otherwise now: their rows cannot be read, and a new snapshot is needed.
 
         Raises
         ------
         RequestError
-            If the role may not read a table.
+            If the role may not read all rows of a table.
         """
+        changed = []
         for table in tables:
-            for leaf in table.leaves:
-                self.catalog.rows(f"LOCK TABLE ONLY {leaf.sql} IN ACCESS SHARE MODE", on_wait)
-        with contextlib.closing(Connection(self._dsn, stopped=self._stopped)) as present:
+            try:
+                self.catalog.rows("SAVEPOINT pgdecode_copy")
+                self._sources[table.oid] = self._locked(table, on_wait)
+                self.catalog.rows("RELEASE pgdecode_copy")
+            except ServerError as error:
+                if error.sqlstate in _ALTERED:
+                    self.catalog.rows("ROLLBACK TO pgdecode_copy")
+                    changed.append(table.full_name)
+                elif error.sqlstate == _NOT_PERMITTED:
+                    raise RequestError(self._refusal(table, error)) from error
+                else:
+                    raise
+        with contextlib.closing(Connection(self._dsn, stopped=lambda: self.is_cancelled)) as present:
             now = {table.oid: table for table in published_tables(present, self._publications)}
-        return [table.full_name for table in tables if now.get(table.oid) != table]
+        return [table.full_name for table in tables if table.full_name in changed or now.get(table.oid) != table]
+
+    def sources(self, table: PublishedTable) -> list[Source]:
+        """Say from where the rows of a locked table are read."""
+        return self._sources[table.oid]
+
+    def _locked(self, table: PublishedTable, on_wait: Callable[[], None]) -> list[Source]:
+        """Choose from where rows are read, and lock that by a statement that the server also checks permissions for."""
+        oids = ",".join(str(leaf.oid) for leaf in table.leaves)
+        may_read = self.catalog.value(
+            "SELECT pg_catalog.bool_and(pg_catalog.has_table_privilege(c.oid, 'SELECT') "
+            "AND pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE')) "
+            f"FROM pg_catalog.pg_class c WHERE c.oid = ANY ('{{{oids}}}'::oid[])"
+        )
+        if may_read == "t" or [leaf.oid for leaf in table.leaves] == [table.oid]:
+            # The role may be permitted to read columns only, of which ctid is none.
+            sources = [Source(f"ONLY {leaf.sql}", leaf.oid if may_read == "t" else None) for leaf in table.leaves]
+        else:
+            # Rows of partitions that are foreign tables are not published.
+            sources = [Source(table.sql, None, f"tableoid = ANY ('{{{oids}}}'::oid[])")] if table.leaves else []
+        names = ", ".join(quoted_name(column.name) for column in table.columns)
+        for source in sources:
+            self.catalog.rows(f"SELECT {names} {source.rows(table.row_filter)} LIMIT 0", on_wait)
+        return sources
+
+    def _refusal(self, table: PublishedTable, error: ServerError) -> str:
+        # The transaction has failed, so it does not answer.
+        with contextlib.closing(Connection(self._dsn)) as present:
+            role = present.value("SELECT pg_catalog.quote_ident(current_user)")
+        if "row-level security" in str(error):
+            remedy = f"ALTER ROLE {role} BYPASSRLS, or capture as the owner of the table"
+        else:
+            remedy = f"GRANT SELECT ON TABLE {table.sql} TO {role}"
+        return f"table {table.full_name} cannot be copied: {error}; {remedy}"

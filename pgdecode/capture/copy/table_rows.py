@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections import deque
 from collections.abc import Iterator
+from queue import Full, Queue
+from threading import Thread
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,7 +16,7 @@ from pgdecode._native.wire.copy_rows import copied_rows
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy.published_tables import PublishedColumn, PublishedTable
 from pgdecode.capture.copy.snapshot import Snapshot
-from pgdecode.capture.errors import StoppedError
+from pgdecode.capture.errors import StoppedError, StopRequestedError
 from pgdecode.capture.options import quoted_name
 from pgdecode.protocol.encoder import encode
 from pgdecode.protocol.lsn import lsn_to_text
@@ -24,6 +29,13 @@ _EMBEDS_ASCII = ("BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "U
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 # Bytes of COPY's answer that become one batch.
 _BATCH_BYTES = 2**20
+# Batches that may wait for the caller, and as many more as there are readers.
+_WAITING = 4
+# Seconds between checks whether the copy was cancelled.
+_WAIT_SECONDS = 0.2
+# Pages of a range, and about how many ranges each connection reads: the last ones should end at the same time.
+_LEAST_PAGES, _MOST_PAGES = 2**10, 2**15
+_RANGES_EACH = 4
 
 
 class TableRows:
@@ -54,9 +66,11 @@ class TableRows:
         # Output functions give text that is not escaped.
         self._is_binary = binary or snapshot.encoding in _EMBEDS_ASCII
         self._kinds = bytes(ord("b" if binary and column.has_binary else "t") for column in table.columns)
+        self._sources = snapshot.sources(table)
+        counting = "SELECT pg_catalog.count(*) {}"
         self.count = sum(
-            int(snapshot.catalog.row(f"SELECT pg_catalog.count(*) {self._source(leaf.sql)}", 1, lambda: None)[0] or 0)
-            for leaf in table.leaves
+            int(snapshot.catalog.row(counting.format(source.rows(table.row_filter)), 1, lambda: None)[0] or 0)
+            for source in self._sources
         )
 
     def header_payloads(self) -> list[bytes]:
@@ -89,7 +103,7 @@ class TableRows:
         return [encode(Commit(0, lsn, lsn, self._snapshot.time))]
 
     def __iter__(self) -> Iterator[pa.BinaryArray]:
-        """Read the rows.
+        """Read the rows. If that ends early, the snapshot can only be closed.
 
         Raises
         ------
@@ -97,42 +111,106 @@ class TableRows:
         StoppedError
             If the server has counted another number of rows.
         """
-        n_rows = 0
-        for leaf in self._table.leaves:
-            for batch in self._read(self._snapshot.readers[0], leaf.sql):
-                n_rows += len(batch)
-                yield batch
+        readers = self._snapshot.readers
+        ranges = deque(self._ranges(len(readers)))
+        results: Queue[pa.BinaryArray | Exception | None] = Queue(_WAITING + len(readers))
+        threads = [
+            Thread(target=self._read_ranges, args=(reader, ranges, results), name="pgdecode-copy", daemon=True)
+            for reader in readers[: len(ranges)]
+        ]
+        n_rows, n_reading = 0, len(threads)
+        try:
+            for thread in threads:
+                thread.start()
+            while n_reading:
+                item = results.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    n_reading -= 1
+                else:
+                    n_rows += len(item)
+                    yield item
+        finally:
+            if n_reading:
+                self._snapshot.cancel()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
         if n_rows != self.count:
             raise StoppedError(
                 f"table {self._table.full_name}: {n_rows:,} rows were copied, the server has counted {self.count:,}"
             )
 
-    def _source(self, leaf: str) -> str:
-        condition = self._table.row_filter
-        return f"FROM ONLY {leaf}" + (f" WHERE ({condition})" if condition else "")
+    def _ranges(self, n_readers: int) -> Iterator[str]:
+        """Divide the table into ranges of pages: clauses FROM and WHERE.
+
+        Before PostgreSQL 14, the server would read the whole table for each range.
+        """
+        snapshot, row_filter = self._snapshot, self._table.row_filter
+        for source in self._sources:
+            step = 0
+            if source.oid is not None and n_readers > 1 and snapshot.server_version >= 140000:
+                size = f"pg_catalog.pg_relation_size({source.oid}) / pg_catalog.current_setting('block_size')::int"
+                n_pages = int(snapshot.catalog.value(f"SELECT {size}") or 0)
+                step = min(max(n_pages // (_RANGES_EACH * n_readers), _LEAST_PAGES), _MOST_PAGES)
+            if not step or n_pages <= step:
+                yield source.rows(row_filter)
+                continue
+            for first in range(0, n_pages, step):
+                # The table may have grown, so the last range has no end.
+                end = f" AND ctid < '({first + step},0)'" if first + step < n_pages else ""
+                yield source.rows(f"ctid >= '({first},0)'{end}", row_filter)
+
+    def _read_ranges(self, reader: Connection, ranges: deque[str], results: Queue[Any]) -> None:
+        """Read ranges until there are none, in a thread of its own."""
+        try:
+            for rows in _taken(ranges):
+                for batch in self._read(reader, rows):
+                    self._put(results, batch)
+            self._put(results, None)
+        except Exception as error:
+            with contextlib.suppress(StopRequestedError):
+                self._put(results, error)
+
+    def _put(self, results: Queue[Any], item: object) -> None:
+        while not self._snapshot.is_cancelled:
+            with contextlib.suppress(Full):
+                results.put(item, timeout=_WAIT_SECONDS)
+                return
+        raise StopRequestedError
+
+    def _read(self, reader: Connection, rows: str) -> Iterator[pa.BinaryArray]:
+        values = ", ".join(map(self._value, self._table.columns, self._kinds))
+        options = " (FORMAT binary)" if self._is_binary else ""
+        begins, rest = self._is_binary, bytearray()
+        for content in reader.copy_out(f"COPY (SELECT {values} {rows}) TO STDOUT{options}", _BATCH_BYTES):
+            if begins:
+                del content[: _header_length(content)]
+                begins = False
+            if rest:
+                content[:0] = rest
+            n_rows, buffers, end = copied_rows(content, self._table.oid, self._kinds, self._is_binary)
+            rest = content[end:]
+            if n_rows:
+                yield pa.Array.from_buffers(pa.binary(), n_rows, buffers)
+        if rest:
+            raise StoppedError(f"table {self._table.full_name}: the answer to COPY ends within a row")
 
     def _value(self, column: PublishedColumn, kind: int) -> str:
         name = quoted_name(column.name)
         # A cast to text is not the output function: of bool and char(n), for example.
         return f"{column.output}({name})" if self._is_binary and kind == ord("t") else name
 
-    def _read(self, connection: Connection, leaf: str) -> Iterator[pa.BinaryArray]:
-        values = ", ".join(map(self._value, self._table.columns, self._kinds))
-        options = " (FORMAT binary)" if self._is_binary else ""
-        rest = b""
-        begins = self._is_binary
-        for content in connection.copy_out(
-            f"COPY (SELECT {values} {self._source(leaf)}) TO STDOUT{options}", _BATCH_BYTES
-        ):
-            if begins:
-                begins = False
-                content = content[_header_length(content) :]
-            n_rows, buffers, end = copied_rows(rest + content, self._table.oid, self._kinds, self._is_binary)
-            rest = (rest + content)[end:]
-            if n_rows:
-                yield pa.Array.from_buffers(pa.binary(), n_rows, buffers)
-        if rest:
-            raise StoppedError(f"table {self._table.full_name}: the answer to COPY ends within a row")
+
+def _taken(ranges: deque[str]) -> Iterator[str]:
+    """Take ranges until there are none. Other threads take some too."""
+    while True:
+        try:
+            rows = ranges.popleft()
+        except IndexError:
+            return
+        yield rows
 
 
 def _header_length(content: bytearray) -> int:
