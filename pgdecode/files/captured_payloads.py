@@ -20,7 +20,7 @@ from pgdecode.files.file_metadata import (
     source_of,
     user_types_of,
 )
-from pgdecode.files.ordered_files import OrderedFiles, has_interrupted_streams, open_ordered
+from pgdecode.files.ordered_files import OrderedFiles, open_ordered
 from pgdecode.files.payload_file import BATCH_ROWS
 from pgdecode.files.payload_files import find_files
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
@@ -129,19 +129,6 @@ class CapturedPayloads(CaptureFacts):
         type = pa.large_binary() if is_large else pa.binary()
         payloads = [batch.payloads.cast(type) for batch in batches]
         return pa.chunked_array(payloads, type), pa.chunked_array([batch.positions for batch in batches], pa.int64())
-
-    @property
-    def interruptions(self) -> list[int]:
-        """First positions of the sessions after ones that ended with open streams."""
-        files = self.ordered.files
-        if not has_interrupted_streams(files):
-            return []
-        found = sorted((file.captured for file in files if file.captured is not None), key=lambda item: item.first_seq)
-        return [
-            first.first_seq
-            for last, first in zip(found, found[1:], strict=False)
-            if last.open_streams and last.session != first.session
-        ]
 
 
 def read_capture(

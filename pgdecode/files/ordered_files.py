@@ -316,12 +316,13 @@ def is_captured(files: Sequence[PayloadFile]) -> bool:
     return all(file.captured is not None and CAPTURE_SESSION not in file.columns.names for file in files)
 
 
-def has_interrupted_streams(files: Sequence[PayloadFile]) -> bool:
-    """Whether a session of captured files ended with open streams. Otherwise a reconnect makes no difference."""
+def interruptions(files: Sequence[PayloadFile]) -> list[int]:
+    """List where the sessions begin that follow one with open streams. Other reconnects make no difference."""
     if not is_captured(files):
-        return False
+        return []
     found = sorted((file.captured for file in files if file.captured is not None), key=lambda item: item.first_seq)
-    return any(last.open_streams and last.session != first.session for last, first in pairwise(found))
+    pairs = ((last, first) for last, first in pairwise(found) if last.open_streams and last.session != first.session)
+    return [first.first_seq for _, first in pairs]
 
 
 def check_positions(files: Sequence[PayloadFile], position: str) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 import pgdecode
 from pgdecode.files.captured_payloads import CaptureFacts
+from pgdecode.files.ordered_files import interruptions
 from pgdecode.files.payload_file import CAPTURE_SESSION
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import Location
@@ -83,7 +84,7 @@ def read_capture(
         raise PathError(f"{files[0]}: not a Parquet file; on Spark, payloads are in Parquet")
     schema = pa.unify_schemas([file.columns for file in files])
     df = read_parquet(spark, [file.path for file in files], schema)
-    starts = found.interruptions
+    starts = interruptions(files)
     if starts:
         # Sessions are ranges of positions. Only those after an interrupted stream matter.
         before = F.filter(F.lit(starts), lambda first: first <= F.col("seq"))

@@ -20,7 +20,7 @@ from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.run import Run
 from pgdecode.datasets.target import target_at
 from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, encoding_of, overridden, user_types_of
-from pgdecode.files.ordered_files import OrderedFiles, OrderFault, has_interrupted_streams, session_text
+from pgdecode.files.ordered_files import OrderedFiles, OrderFault, interruptions, session_text
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.jobs.new_input import new_changes, new_messages
@@ -316,7 +316,7 @@ def _columns(
     if ordered.position is None:
         raise PathError(f"{call.source}: needs a column with positions, because rows on Spark have no order")
     files, session = ordered.files, ordered.session
-    if files and session == CAPTURE_SESSION and not before.undecided and not has_interrupted_streams(files):
+    if files and session == CAPTURE_SESSION and not before.undecided and not interruptions(files):
         kept = tuple(name for name in files[0].keep if name != CAPTURE_SESSION)
         schema = pa.schema([files[0].schema.field(name) for name in kept])
         files, session = tuple(replace(file, keep=kept, schema=schema) for file in files), None

@@ -12,7 +12,7 @@ from conftest import Database
 from pgdecode.capture import Capture, PluginOptions
 from pgdecode.datasets.target import read_manifests
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
-from pgdecode.files.ordered_files import has_interrupted_streams, ordered_files
+from pgdecode.files.ordered_files import interruptions, ordered_files
 from support.footers import check_footers
 
 
@@ -45,7 +45,7 @@ def test_a_stream_that_its_session_left_open_is_discarded_where_the_next_session
         pytest.skip("older servers send a rolled-back transaction again")
     capture_cut_off_stream(database, tmp_path / "raw")
     files = ordered_files(tmp_path / "raw", "data")
-    assert has_interrupted_streams(files.files)
+    assert interruptions(files.files)
     assert [file.captured.open_streams for file in files.files if file.captured] == [1, 0]
     changes = FileChanges(files, FileChangeOptions())
     found = [row for batch in files.batches() for _, rows in changes.decode(batch) for row in rows.to_pylist()]

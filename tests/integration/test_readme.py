@@ -64,7 +64,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def of_binary_capture(code: str) -> str:
-    """Put a folder of `pgdecode capture --binary` and its columns, an enum among them, in place of those of a snippet."""
+    """Put a folder of `pgdecode capture --binary` and its columns in place of those of a snippet."""
     changed = code.replace("16.shop.v1.parquet", "capture").replace('"placed"', '"ordered_at"')
     return changed.replace('"state", "total"', '"status", "quantity"').replace('"total"', '"status"')
 
@@ -151,9 +151,7 @@ def test_the_python_snippet_runs_on_a_binary_capture(clone: Path, capsys: pytest
 
 
 @pytest.mark.full
-def test_the_spark_snippet_runs_on_a_binary_capture(
-    spark: Any, clone: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_spark_snippet_runs_on_a_binary_capture(spark: Any, clone: Path, capfd: pytest.CaptureFixture[str]) -> None:
     exec(compile(of_binary_capture(SPARK), "README.md", "exec"), {})
     assert re.search(r"\| *1\| *paid\| *1\|", capfd.readouterr().out)
 
