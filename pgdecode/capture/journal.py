@@ -18,7 +18,7 @@ from pgdecode.capture.errors import RequestError, StoppedError, reported
 from pgdecode.capture.server import Identity
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
-from pgdecode.storage.durable import locked, write_durably
+from pgdecode.storage.durable import locked, make_folders, write_durably
 
 FORMAT_VERSION = 1
 LOG_NAME = "_capture.jsonl"
@@ -215,7 +215,7 @@ class Journal:
     Parameters
     ----------
     folder : Path
-        Created if it does not exist.
+        Created if it does not exist, with the folders above it.
 
     Raises
     ------
@@ -229,10 +229,7 @@ class Journal:
         self._positions = 0
         taken = RequestError(f"{folder}: another capture writes to this folder")
         with reported(folder, "cannot be written to", RequestError), contextlib.ExitStack() as closing:
-            if not folder.parent.exists():
-                raise RequestError(f"{folder}: there is no folder {folder.parent}")
-            self._is_new = not folder.exists()
-            folder.mkdir(exist_ok=True)
+            self._made = make_folders(folder)
             closing.enter_context(locked(folder / LOCK_NAME, taken))
             closing.callback(self._close_log)
             self.contents = read_log(folder)
@@ -388,11 +385,12 @@ class Journal:
     def _close_log(self) -> None:
         if self._file is not None:
             os.close(self._file)
-        elif self._is_new:
-            # Nothing has begun. The folder stays if another program has written to it.
+        elif self._made:
+            # Nothing has begun. A folder stays if another program has written to it.
             with contextlib.suppress(OSError):
                 (self.folder / LOCK_NAME).unlink()
-                self.folder.rmdir()
+                for folder in self._made:
+                    folder.rmdir()
 
 
 def origin_of(identity: Identity, slot: str, publications: tuple[str, ...]) -> dict[str, Any]:

@@ -19,6 +19,15 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def make_folders(path: Path) -> list[Path]:
+    """Make a folder and those above it, so that they are there after a crash; return those that were missing."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+    return missing
+
+
 def rename_durably(hidden: Path, path: Path) -> None:
     """Give a complete file its name: after a crash, the name has its former content or the new one."""
     sync(hidden)

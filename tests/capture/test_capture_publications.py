@@ -142,9 +142,19 @@ def test_a_publication_that_does_not_exist_leaves_no_folder(two_tables: Database
     assert (tmp_path / "raw").exists()
 
 
-def test_a_folder_without_parent_is_named(two_tables: Database, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=rf"there is no folder {tmp_path / 'no'}$"):
-        capture(two_tables, tmp_path / "no" / "raw", "pa")
+def test_the_folders_above_the_output_are_made_and_removed_if_nothing_begins(
+    two_tables: Database, tmp_path: Path
+) -> None:
+    raw = tmp_path / "lake" / "shop" / "raw"
+    with pytest.raises(RequestError, match="publication 'missing' does not exist"):
+        capture(two_tables, raw, "missing")
+    assert not (tmp_path / "lake").exists()
+    two_tables.execute("INSERT INTO a VALUES (1)")
+    capture(two_tables, raw, "pa")
+    assert list(raw.glob("*.parquet"))
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match=r"cannot be written to: .*[Nn]ot a directory"):
+        capture(two_tables, tmp_path / "file" / "raw", "pa")
 
 
 def test_a_slot_that_is_older_than_the_publication_is_named(two_tables: Database, tmp_path: Path) -> None:
