@@ -74,7 +74,7 @@ class ChangeSlice:
     def xid(self) -> pa.Array:
         """Xid of the top-level transaction."""
         values = self._part("xids", pa.int64())
-        return values if self.changes.is_certain else _unless_zero(values)
+        return values if self.changes.is_certain else unless_negative(values)
 
     @property
     def subxid(self) -> pa.Array:

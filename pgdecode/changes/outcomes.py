@@ -29,7 +29,7 @@ class CommittedOutcomes:
         """Emit the changes of a transaction, unless it is a duplicate."""
         batch, transaction_index = assembler.batch, assembler.transaction_index
         lsn = batch.value("lsn", row)
-        if transaction_index.record_lsn(row, lsn) and assembler.options.drop_duplicates:
+        if transaction_index.record_lsn(row, lsn, transaction.xid) and assembler.options.drop_duplicates:
             return
         emit(assembler, transaction, 1, row, lsn, batch.value("timestamp", row))
         assembler.state.relations.count_for_shape(transaction.relations)

@@ -21,7 +21,7 @@ from pgdecode.protocol.errors import (
     UnknownRelation,
 )
 from pgdecode.protocol.lsn import lsn_to_text
-from pgdecode.protocol.messages import MESSAGES, Relation
+from pgdecode.protocol.messages import COPY_XID, MESSAGES, Relation
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.version_tracker import INVALID, SchemaChanged
@@ -356,7 +356,10 @@ class TransactionAssembler:
         state, batch = self.state, self.batch
         kind = batch.kind(row)
         if kind in _LSN_OF_END:
-            last = self.transaction_index.last_lsn if state.open is None else state.open.final_lsn
+            last = self.transaction_index.last_lsn
+            if state.open is not None:
+                # At the LSN of a copy, other copies and a commit may follow.
+                last = state.open.final_lsn - (state.open.xid == COPY_XID)
             return bool(batch.value(_LSN_OF_END[kind], row) <= last)
         if kind == "stream_start":
             return batch.value("first_segment", row) and batch.value("xid", row) in state.streamed

@@ -194,7 +194,7 @@ class _Counter(CommittedOutcomes):
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Record the LSN, which later messages are compared with. `MessageStatistics` counts commits."""
-        assembler.transaction_index.record_lsn(row, assembler.batch.value("lsn", row))
+        assembler.transaction_index.record_lsn(row, assembler.batch.value("lsn", row), transaction.xid)
         self.ended.append(transaction.begin_position)
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:

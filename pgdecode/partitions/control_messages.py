@@ -24,10 +24,12 @@ from pgdecode.protocol.boundaries import (
     BEGIN_LENGTH,
     BEGIN_LSN,
     BEGIN_TIME,
+    BEGIN_XID,
     COMMIT_END,
     COMMIT_LENGTH,
     COMMIT_LSN,
     COMMIT_TIME,
+    OF_COPY,
     ROWS,
     STREAM_AND_TWO_PHASE,
     needed,
@@ -97,7 +99,7 @@ def _needed(messages: pa.Array) -> list[int]:
 
 
 def _are_plain_and_ascend(messages: pa.Array, tags: bytes) -> bool:
-    """Whether Begins and Commits are well-formed with ascending LSNs, without a message of `STREAM_AND_TWO_PHASE`."""
+    """Whether Begins and Commits are well-formed with ascending LSNs, none of a copy, stream or two-phase commit."""
     if not set(tags).isdisjoint(STREAM_AND_TWO_PHASE):
         return False
     codes = pa.Array.from_buffers(pa.uint8(), len(tags), [None, pa.py_buffer(tags)])
@@ -109,6 +111,7 @@ def _are_plain_and_ascend(messages: pa.Array, tags: bytes) -> bool:
         pc.equal(pc.binary_length(begins), BEGIN_LENGTH),
         pc.less(_byte(begins, BEGIN_LSN), b"\x80"),
         pc.equal(_byte(begins, BEGIN_TIME), b"\0"),
+        pc.not_equal(pc.binary_slice(begins, BEGIN_XID, BEGIN_LENGTH), OF_COPY),
         pc.equal(pc.binary_length(commits), COMMIT_LENGTH),
         pc.equal(_byte(commits, 1), b"\0"),
         pc.less(_byte(commits, COMMIT_LSN), b"\x80"),

@@ -184,7 +184,7 @@ class IndexOutcomes:
         """Record a commit."""
         batch = assembler.batch
         lsn = batch.value("lsn", row)
-        if assembler.transaction_index.record_lsn(row, lsn) and assembler.options.drop_duplicates:
+        if assembler.transaction_index.record_lsn(row, lsn, transaction.xid) and assembler.options.drop_duplicates:
             self._note(transaction, replace(LOST, is_duplicate=True))
             return
         assembler.state.relations.count_for_shape(transaction.relations)

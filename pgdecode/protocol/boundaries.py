@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgdecode.protocol.messages import Begin, Commit, CommitPrepared, StreamCommit
+from pgdecode.protocol.messages import COPY_XID, Begin, Commit, CommitPrepared, StreamCommit
 from pgdecode.protocol.wire import length_of, offset_of
 
 # Each constant holds message tags. A partition is a range of positions that one task reads in order.
@@ -23,10 +23,11 @@ DELIMITERS = STREAM_AND_TWO_PHASE + BEGIN_COMMIT
 ROWS = b"IUDT"
 # Offsets and lengths of Begin and Commit. LSNs and timestamps are big-endian: their first byte shows whether they are
 # plausible.
-BEGIN_LENGTH, BEGIN_LSN, BEGIN_TIME = (
+BEGIN_LENGTH, BEGIN_LSN, BEGIN_TIME, BEGIN_XID = (
     length_of(Begin),
     offset_of(Begin, "final_lsn"),
     offset_of(Begin, "commit_timestamp"),
+    offset_of(Begin, "xid"),
 )
 COMMIT_LENGTH, COMMIT_LSN, COMMIT_END, COMMIT_TIME = (
     length_of(Commit),
@@ -34,6 +35,8 @@ COMMIT_LENGTH, COMMIT_LSN, COMMIT_END, COMMIT_TIME = (
     offset_of(Commit, "end_lsn"),
     offset_of(Commit, "commit_timestamp"),
 )
+# The xid of a copy, whose commit does not change the state.
+OF_COPY = COPY_XID.to_bytes(4, "big")
 _LSN_OF_END = {
     ord(kind.tag): slice(offset_of(kind, "commit_lsn"), offset_of(kind, "end_lsn"))
     for kind in (StreamCommit, CommitPrepared)
@@ -95,8 +98,8 @@ def are_good(messages: Sequence[bytes]) -> bool:
 
 
 def _lsn_of_pair(messages: Sequence[bytes], row: int) -> bytes | None:
-    """Commit LSN, if a Begin and its Commit follow each other at `row`; otherwise None."""
-    if row + 1 == len(messages):
+    """Commit LSN, if a Begin and its Commit, not of a copy, follow each other at `row`; otherwise None."""
+    if row + 1 == len(messages) or messages[row][BEGIN_XID:] == OF_COPY:
         return None
     begin, commit = messages[row], messages[row + 1]
     lsn = begin[BEGIN_LSN:BEGIN_TIME]

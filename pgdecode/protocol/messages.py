@@ -16,6 +16,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pgdecode.protocol.wire import Form, Wire, wire_fields
 
+# The xid of a copy: the rows that a table has at an LSN, as a transaction whose commit LSN is that LSN. No transaction
+# of a server has this xid (InvalidTransactionId). Several copies, and then a commit, may have the same LSN.
+COPY_XID = 0
+# The prefix of the logical message that describes a copy.
+COPY_PREFIX = "pgdecode.copy"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

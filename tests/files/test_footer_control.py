@@ -104,7 +104,7 @@ def plain(n_transactions: int, rng: random.Random) -> list[bytes]:
     lsn = 0
     for _ in range(n_transactions):
         lsn += rng.choice([1, 1, 1, 1, 1, 1, 1, 1, 0, -5])
-        begin = b"B" + abs(lsn).to_bytes(8, "big") + bytes(12)
+        begin = b"B" + abs(lsn).to_bytes(8, "big") + bytes(11) + bytes([rng.random() < 0.98])
         commit = b"C\0" + abs(lsn + (rng.random() < 0.03)).to_bytes(8, "big") + bytes(16)
         odd = rng.random()
         messages += [begin[:-1] if odd < 0.02 else begin]
@@ -131,7 +131,7 @@ def test_many_plain_transactions_need_two(tmp_path: Path) -> None:
 
 
 def begin(lsn: int) -> bytes:
-    return b"B" + lsn.to_bytes(8, "big") + bytes(12)
+    return b"B" + lsn.to_bytes(8, "big") + bytes(11) + b"\1"
 
 
 def commit(lsn: int) -> bytes:

@@ -101,7 +101,7 @@ def test_sizes_are_those_of_the_change_decoder_when_messages_are_missing(
     monkeypatch.setattr("pgdecode.files.transaction_statistics._LARGEST", 1000)
     path = tmp_path / "in.parquet"
     for _ in range(4):
-        payloads = RandomSlot(rng, 25, with_versions=False).payloads
+        payloads = RandomSlot(rng, 25, with_versions=False, with_copies=False).payloads
         # The tables are described in the first transaction.
         for row in sorted(rng.sample(range(7, len(payloads)), n_missing), reverse=True):
             del payloads[row]

@@ -20,7 +20,7 @@ from relations.test_relation_scopes import OLDER_AND_NEWER, PREPARED, T1
 import pgdecode
 from pgdecode import ChangeDecoder
 from spark_udfs import changes, snapshot, table_changes
-from support.generators.sequences import Error, damaged, random_reader, spread
+from support.generators.sequences import Error, damaged, random_reader, spread, with_copies
 from support.generators.slots import STOP, begin, commit, insert, relation, rollback_prepared, start
 from support.generators.workload import Workload
 from support.oracles.reference_changes import CHANGE_COLUMNS, Change, Fold
@@ -97,6 +97,7 @@ def test_valid_sequences_give_the_references_changes_in_any_number_of_partitions
     spark: SparkSession, rng: random.Random, n_partitions: int, mode: str
 ) -> None:
     sequences = {f"{n}": random_reader(rng.getrandbits(40), rng.randrange(1, 80)).payloads for n in range(N)}
+    sequences |= {f"{n} with copies": with_copies(rng, sequences[f"{n}"]) for n in range(0, N, 2)}
     wanted = expected({name: Fold(enumerate(payloads)) for name, payloads in sequences.items()})
     df = frame(spark, sequences).repartition(n_partitions)
     assert_same(found(changes(df, source="server", mode=mode)), wanted)

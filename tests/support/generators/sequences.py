@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pgdecode import ChangeDecoder, DecodeError
 from pgdecode.protocol.options import Mode
 from support.change_rows import with_errors
+from support.generators import slots
 from support.generators.workload import Reader, Workload
-from support.oracles import reference_changes
+from support.oracles import reference, reference_changes
 from support.oracles.reference_changes import Change, Fold, Refused
 
 # A sequence takes about ten milliseconds: 40 sequences per property, 10 in the quick tier, 2,000 in `make properties`.
@@ -197,3 +198,38 @@ def spread(readers: Sequence[tuple[Any, Sequence[bytes]]]) -> Iterator[tuple[Any
     for source, payloads in readers:
         for position, payload in enumerate(payloads):
             yield source, position, payload
+
+
+def with_copies(rng: random.Random, payloads: Sequence[bytes]) -> list[bytes]:
+    """Add copies of tables at some places outside transactions and blocks, between the commits before and after."""
+    lsns = [_commit_lsn(payload) for payload in payloads]
+    found: list[bytes] = []
+    described: dict[bytes, bytes] = {}
+    is_open, last = False, 0
+    for at, payload in enumerate(payloads):
+        if not is_open and described and rng.random() < 0.1:
+            following = next((lsn for lsn in lsns[at:] if lsn), last + 8)
+            lsn = rng.choice([last + 1, max(following, last + 1)])
+            for relation in rng.sample(list(described.values()), rng.randrange(1, len(described) + 1)):
+                oid = int.from_bytes(relation[1:5], "big")
+                n_columns = len(reference.decode_payload(relation, False)["columns"])
+                row = slots.insert(str(len(found)), *["c"] * (n_columns - 1), relation_id=oid)
+                found += [slots.begin(0, lsn), slots.message(1, lsn=lsn), relation, slots.truncate(oid)]
+                found += [*[row] * rng.randrange(3), slots.commit(lsn)]
+        found.append(payload)
+        is_open = payload[:1] in b"BbS" or (is_open and payload[:1] not in b"CPE")
+        last = max(last, lsns[at])
+        if payload[:1] == b"R" and not in_block(payloads, at):
+            described[payload[1:5]] = payload
+    return found
+
+
+def in_block(payloads: Sequence[bytes], at: int) -> bool:
+    """Whether a payload is in a block of a stream."""
+    return next((item[:1] == b"S" for item in reversed(payloads[:at]) if item[:1] in b"SE"), False)
+
+
+def _commit_lsn(payload: bytes) -> int:
+    """The LSN of a commit, or 0. Message kinds: B has it as final_lsn; C, c and K as commit_lsn."""
+    offset = {b"C": 2, b"c": 6, b"K": 2}.get(payload[:1])
+    return int.from_bytes(payload[offset : offset + 8], "big") if offset else 0

@@ -117,14 +117,17 @@ class RandomSlot(Slot):
 
     TABLES = (20001, 20002, 20003)
 
-    def __init__(self, rng: random.Random, n_steps: int, *, with_versions: bool = True) -> None:
+    def __init__(
+        self, rng: random.Random, n_steps: int, *, with_versions: bool = True, with_copies: bool = True
+    ) -> None:
         super().__init__()
         self.rng = rng
-        self.with_versions = with_versions
+        self.with_versions, self.with_copies = with_versions, with_copies
         self.streams: dict[int, list[int]] = {}  # top-level xid -> its sub-transactions that are not aborted
         self.prepared: dict[str, int] = {}
         self.xid = 700
         self.version = 0
+        self.described: dict[int, bytes] = {}  # by table, its last Relation message outside streams
         self.begin(self.next_xid())
         for table in self.TABLES:
             self.describe(table, None)
@@ -139,6 +142,8 @@ class RandomSlot(Slot):
     def steps(self) -> Iterator[object]:
         """Perform a random step of a server."""
         yield from (self.plain_transaction, self.new_stream, self.plain_prepare)
+        if self.with_copies:
+            yield self.copies
         yield lambda: self.message(flags=0)
         if self.streams:
             yield from (self.block, self.block, self.block, self.abort_part, self.end_stream)
@@ -149,6 +154,11 @@ class RandomSlot(Slot):
         self.version += 1
         names = [f"{letter}{self.version}" for letter in "abc"]
         self.relation(table, names, xid=xid, keys=names[:1])
+
+    def relation(self, relation_id: int, columns: Sequence[str], *, name: str | None = None, **described: Any) -> None:
+        super().relation(relation_id, columns, name=name, **described)
+        if described.get("xid") is None:
+            self.described[relation_id] = self.payloads[-1]
 
     def rows(self, xids: Sequence[int | None]) -> None:
         """Send some rows and relations, each in one of the transactions."""
@@ -177,6 +187,19 @@ class RandomSlot(Slot):
         self.begin(self.next_xid())
         self.rows([None])
         self.commit()
+
+    def copies(self) -> None:
+        """Send tables with their rows at one LSN, and sometimes a transaction with this commit LSN."""
+        lsn = self.next_lsn()
+        for table in self.rng.sample(self.TABLES, self.rng.randrange(1, 4)):
+            self.payloads += [slots.begin(0, lsn), slots.message(1, lsn=lsn), self.described[table]]
+            self.truncate(table)
+            for _ in range(self.rng.randrange(4)):
+                self.insert(table, str(len(self.payloads)), None, "1")
+            self.payloads.append(slots.commit(lsn))
+        if self.rng.random() < 0.5:
+            self.lsn -= 8
+            self.plain_transaction()
 
     def plain_prepare(self) -> None:
         xid = self.next_xid()

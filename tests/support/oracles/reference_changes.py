@@ -280,6 +280,9 @@ class Fold:
             return message["first_segment"] and message["xid"] in self.streams
         if kind in ("begin", "begin_prepare", "commit_prepared", "rollback_prepared"):
             lsn = message["end_lsn"] if kind == "rollback_prepared" else message["lsn"]
+            if self.open is not None and self.open.xid == 0:
+                # The open transaction is a copy: other copies, and a commit, may have its LSN.
+                return bool(lsn < self.open.final_lsn)
             if self.open is not None:
                 return bool(lsn <= self.open.final_lsn)
             if self.block is not None or kind in ("begin", "begin_prepare"):
@@ -473,6 +476,9 @@ class Fold:
         transaction.repeated = self.drop_duplicates and message["lsn"] <= self.newest_lsn
         transaction.commit_position = position
         transaction.commit = message
+        if transaction.xid == 0:
+            # A copy of a table: the LSN is where it was read, which says nothing about the commits after it.
+            return
         self.session_lsn = max(self.session_lsn, message["lsn"])
         if message["lsn"] > self.newest_lsn:
             self.newest_lsn, self.newest_position = message["lsn"], position

@@ -25,7 +25,7 @@ cdef struct Range:
 
 cdef struct Outcome:
     int64_t row          # of the message that committed the transaction, -1 without one
-    int64_t xid          # 0 if unknown
+    int64_t xid          # -1 if unknown
     int64_t lsn
     int64_t timestamp
     int8_t committed     # 1, 0 aborted, -1 undecided

@@ -204,7 +204,7 @@ cdef tuple committed_columns(
                             has_subxids = True
                         subxids[k - 1] = change.xid
                 is_known &= not range_.is_bad
-                is_certain &= (xid != 0 and outcome.row >= 0) or k == first
+                is_certain &= outcome.row >= 0 or k == first
             # In a second loop: the cache does not hold a line of each of so many columns.
             for r in range(k):
                 outcome = &outcomes[numbers[r]]

@@ -48,7 +48,8 @@ cdef enum Role:
 
 
 cdef enum:
-    AHEAD = 32  # rows: how far ahead payloads are prefetched
+    AHEAD = 32    # rows: how far ahead payloads are prefetched
+    COPY_XID = 0  # of a copy of a table, as `pgdecode.protocol.messages.COPY_XID`
 
 
 cdef struct Block:
@@ -436,7 +437,8 @@ cdef class TransactionIndex:
 
     cdef inline bint is_sent_again(self, const Segment *payloads, int64_t row) noexcept nogil:
         """Whether a Begin in a plain transaction sends that again, so that its changes so far are dropped."""
-        return self.drop_undecided and int64_at(payloads, row, OFFSETS.begin_lsn) <= self.lsn
+        # At the LSN of a copy, other copies and a commit may follow.
+        return self.drop_undecided and int64_at(payloads, row, OFFSETS.begin_lsn) <= self.lsn - (self.xid == COPY_XID)
 
     cdef inline FaultCode list_change(
         self, const Segment *payloads, int64_t row, uint32_t relation_id, int32_t version
@@ -458,7 +460,7 @@ cdef class TransactionIndex:
         cdef int64_t since_2000 = int64_at(payloads, row, OFFSETS.commit_timestamp)
         cdef FaultCode code
         self.end_at(row)
-        if self.repeats(row, lsn) and self.drop_duplicates:
+        if self.repeats(row, lsn, self.xid) and self.drop_duplicates:
             return OK
         if self.start == <int64_t>self.listed.n_changes:
             return OK
@@ -468,13 +470,14 @@ cdef class TransactionIndex:
         )
         return code if code != OK else put_range(&self.listed, self.start, <int64_t>self.listed.n_changes)
 
-    cdef inline bint repeats(self, int64_t row, int64_t lsn) noexcept nogil:
-        """Record the LSN of a commit. Returns whether it is not greater than all before."""
-        if lsn > self.session_lsn:
-            self.session_lsn = lsn
+    cdef inline bint repeats(self, int64_t row, int64_t lsn, int64_t xid) noexcept nogil:
+        """Record the LSN of a commit, but not that of a copy. Returns whether it is not greater than all before."""
         if lsn <= self.last_lsn:
             self.n_repeated += 1
-            return True
+        if xid != COPY_XID and lsn > self.session_lsn:
+            self.session_lsn = lsn
+        if lsn <= self.last_lsn or xid == COPY_XID:
+            return lsn <= self.last_lsn
         self.last_lsn = lsn
         self.last_lsn_row = row
         return False
@@ -495,7 +498,7 @@ cdef class TransactionIndex:
         """List and output a bad payload, which belongs to no transaction."""
         cdef ChangeBuffers *listed = &self.listed
         self.add_change(row, -1, 0, BAD_PAYLOAD, False)
-        self.add_outcome(-1, 0, -1, -1, -1)
+        self.add_outcome(-1, -1, -1, -1, -1)
         self.commit_changes(<int64_t>listed.n_changes - 1, <int64_t>listed.n_changes)
         listed.ranges[listed.n_ranges - 1].is_bad = True
 
@@ -597,9 +600,9 @@ cdef class TransactionIndex:
         """Record a Begin or Commit that the caller has handled."""
         self.end_at(row)
 
-    def record_lsn(self, int64_t row, int64_t lsn):
+    def record_lsn(self, int64_t row, int64_t lsn, int64_t xid):
         """Record the LSN of a commit that the caller handles. Returns whether it is not greater than all before."""
-        return self.repeats(row, lsn)
+        return self.repeats(row, lsn, xid)
 
     def committed_columns(self, positions, int64_t n_versions, bytes wanted=None):
         """Return the changes that are output, in order, as `change_buffers.committed_columns` does.
