@@ -16,7 +16,7 @@ from pgdecode.protocol.encoder import EPOCH
 
 # Without it, row-level security would leave out rows without an error.
 _SETTINGS = {"row_security": "off"}
-# Of connections that read ranges. An index of a column of a row filter would be read again for each range, and compiling
+# Of connections that read ranges. An index of a column of a row filter would be read for each range, and compiling
 # takes longer than it saves.
 _PLANS = ("enable_indexscan", "enable_bitmapscan", "jit")
 # SQLSTATE insufficient_privilege; undefined_table, undefined_column, invalid_schema_name and others of that class.
