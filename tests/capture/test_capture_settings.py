@@ -97,7 +97,7 @@ def test_no_setting_is_both_pinned_and_harmless() -> None:
 
 
 def test_the_documentation_lists_the_pinned_settings() -> None:
-    text = clone.path_of("docs/landing.md").read_text()
+    text = clone.path_of("docs/capture.md").read_text()
     for setting in PINNED:
         since = f" ({setting.since})" if setting.since > 10 else ""
         value = setting.value or "''"
