@@ -1,4 +1,4 @@
-"""The command `decode`: writes messages, changes, tables or snapshots to files."""
+"""The command `decode`: writes messages, changes, tables, net changes or snapshots to files."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 @click.option("--changes", is_flag=True, help="Write one row per committed change of all tables.")
 @parameters.tables
 @parameters.snapshots
+@parameters.nets
+@parameters.key
 @click.option(
     "--engine",
     type=click.Choice(get_args(Engine)),
@@ -151,6 +153,10 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
     _unknown lists the columns whose values are in no message. SCHEMA.TABLE is the last name of the table. The rows are
     in memory. If something has come, they are made anew from all files. With --as-of, they are the rows of then.
 
+    Net changes: OUT has one row for each row of a table that the changes of a call touched, as it is after them, with
+    the key that it had before. Each call adds one file. To apply it to the table: remove the rows with the keys in
+    _key_before, then add the rows whose _action is upsert, with the columns in _unknown from the removed row.
+
     OUT is a single file, without a state for the next call, if it ends in .parquet, .jsonl or .csv, and there is one
     table or input file.
 
@@ -159,13 +165,13 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
     """
     source, target = (file_path(item, given["storage_options"]) for item in (source_location, target_location))
     context = click.get_current_context()
-    tables, snapshots, engine, bad = (given[name] for name in ("tables", "snapshots", "engine", "bad"))
-    if given["messages"] + given["changes"] + bool(tables) + bool(snapshots) > 1:
-        raise click.UsageError("use only one of --messages, --changes, --table and --snapshot")
-    what = tables or snapshots or ((CHANGES,) if given["changes"] else (MESSAGES,))
-    _check_options(context, what, engine, is_snapshot=bool(snapshots))
+    tables, snapshots, nets, engine, bad = (given[name] for name in ("tables", "snapshots", "nets", "engine", "bad"))
+    if given["messages"] + given["changes"] + bool(tables) + bool(snapshots) + bool(nets) > 1:
+        raise click.UsageError("use only one of --messages, --changes, --table, --snapshot and --net")
+    what = tables or snapshots or nets or ((CHANGES,) if given["changes"] else (MESSAGES,))
+    _check_options(context, what, engine, is_snapshot=bool(snapshots), is_net=bool(nets))
     if unknown := [name for name in given["renames"] if name not in what]:
-        raise click.UsageError(f"--rename {unknown[0]}: not a table of --table or --snapshot")
+        raise click.UsageError(f"--rename {unknown[0]}: not a table of --table, --snapshot or --net")
     parameters.check_names("--fields", given["fields"], ENVELOPE_NAMES)
     # By default, Spark does not distinguish names by case.
     collision = next((name for name in given["keep"] if name.lower() in ENVELOPE_NAMES), None)
@@ -186,6 +192,8 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
         format=format,
         options=options,
         is_snapshot=bool(snapshots),
+        is_net=bool(nets),
+        key=given["key"],
         fields=given["fields"] or None,
         in_stream=parameters.IN_STREAM[given["in_stream"]],
         batch_rows=given["batch_rows"] or BATCH_ROWS,
@@ -206,22 +214,31 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
         _show(job, target, given["show"], as_tables=as_tables)
 
 
-def _check_options(context: click.Context, what: tuple[str, ...], engine: Engine, *, is_snapshot: bool) -> None:
+def _check_options(
+    context: click.Context, what: tuple[str, ...], engine: Engine, *, is_snapshot: bool, is_net: bool
+) -> None:
     """Refuse options that do not apply."""
     of_messages, of_changes = what == (MESSAGES,), what == (CHANGES,)
     if of_messages:
-        parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table and --snapshot")
+        parameters.refuse(context, parameters.OF_CHANGES, "--changes, --table, --snapshot and --net")
     else:
         parameters.refuse(context, parameters.OF_MESSAGES, "messages")
     if of_messages or of_changes:
-        parameters.refuse(context, OF_TABLES, "--table and --snapshot")
-    if is_snapshot:
+        parameters.refuse(context, OF_TABLES, "--table, --snapshot and --net")
+    if is_snapshot or is_net:
         parameters.refuse(context, ["include_uncommitted"], "--changes and --table")
-    else:
+    if not is_net:
+        parameters.refuse(context, ["key"], "--net")
+    elif context.params["key"] and len(what) > 1:
+        raise click.UsageError("--key is for one table of --net")
+    elif context.params["mode"] == "PERMISSIVE":
+        raise click.UsageError("--mode PERMISSIVE is not for --net: rows with an error are not changes of a row")
+    if not is_snapshot:
         parameters.refuse(context, AsOfKeywords.__annotations__, "--snapshot")
     if engine == "spark":
         parameters.refuse(context, ["workers", "batch_rows", "bad"], "--engine local")
         parameters.refuse(context, ["snapshots"], "--engine local; on Spark, use spark_udfs.snapshot")
+        parameters.refuse(context, ["nets"], "--engine local; on Spark, use spark_udfs.net_changes")
     else:
         parameters.refuse(context, ["master", "remote", "conf"], "--engine spark")
     if context.params["master"] is not None and context.params["remote"] is not None:
@@ -249,7 +266,8 @@ def _report(job: DecodeJob, done: Decoded, seconds: float) -> str:
     mode, of_changes = job.options.mode, job.what != (MESSAGES,)
     counts = _bad(manifest.bad_rows, mode, by_class=of_changes)
     if of_changes:
-        what = f"{counted(manifest.rows, 'row')} at the end" if job.is_snapshot else counted(manifest.rows, "change")
+        what = counted(manifest.rows, "net change" if job.is_net else "change")
+        what = f"{counted(manifest.rows, 'row')} at the end" if job.is_snapshot else what
         keeps = job.target.has_log and not job.is_snapshot
         counts = f"{what}, {counts}{_without_rows(job, manifest.skipped, manifest.undecided, keeps=keeps)}"
     if done.repeated:

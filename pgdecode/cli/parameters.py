@@ -342,7 +342,8 @@ OF_CHANGES = (
 OF_MESSAGES = ("in_stream", "keep", "fields")
 GROUPS: Mapping[str, Sequence[str]] = {
     "What to write": (
-        *("messages", "changes", "tables", "snapshots", "format", "overwrite", "show", "as_json", "limit", "kinds"),
+        *("messages", "changes", "tables", "snapshots", "nets", "key"),
+        *("format", "overwrite", "show", "as_json", "limit", "kinds"),
     ),
     "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
     "Messages": OF_MESSAGES,
@@ -353,7 +354,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
 # The parameters on the first page of help.
 FIRST = frozenset(
     (
-        *("messages", "changes", "tables", "snapshots", "format", "overwrite", "show", "limit", "kinds"),
+        *("messages", "changes", "tables", "snapshots", "nets", "format", "overwrite", "limit", "kinds"),
         *("payload", "position", "storage_options", "fields", "start", "drop_duplicates", "types"),
         *("mode", "bad", "engine", "workers"),
     )
@@ -386,4 +387,20 @@ snapshots = click.option(
     metavar="SCHEMA.TABLE",
     callback=_distinct,
     help="Write the rows that a table has at the end, after all committed changes. Repeatable.",
+)
+nets = click.option(
+    "--net",
+    "nets",
+    multiple=True,
+    metavar="SCHEMA.TABLE",
+    callback=_distinct,
+    help="Write the net changes of a table: one row for each row that the call's changes touched. Repeatable.",
+)
+key = click.option(
+    "--key",
+    multiple=True,
+    metavar="COLUMN,...",
+    callback=names,
+    help="With --net: the columns that tell rows apart, such as the primary key, if the replica identity is FULL. "
+    "Default: those of the replica identity.",
 )

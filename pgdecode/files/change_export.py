@@ -63,7 +63,7 @@ class ChangeTotals:
     """Counts of decoded data."""
 
     payload_bytes: int = 0
-    changes: int = 0  # or rows of snapshots
+    changes: int = 0  # or net changes, or rows of snapshots
     bad_rows: dict[str, int] = field(default_factory=dict)  # by error code
     skipped: int = 0  # transactions without a beginning that this run has left out
     undecided: int = 0  # transactions without an outcome
@@ -80,6 +80,7 @@ def convert_changes(
     *,
     relations: Sequence[str] = (),
     is_snapshot: bool = False,
+    net_key: Sequence[str] | None = None,
     as_file: bool = False,
     format: Format,
     options: FileChangeOptions,
@@ -89,8 +90,8 @@ def convert_changes(
 ) -> tuple[ChangeTotals, FileChanges]:
     """Decode files to changes, to the changes of tables, or to the rows of tables at the end.
 
-    Memory use is limited to a batch of payloads and part of the changes that it commits; the rows of tables at the end
-    are in memory. Undecided transactions are spilled to files.
+    Memory use is limited to a batch of payloads and part of the changes that it commits; the rows of tables at the end,
+    and net changes, are in memory. Undecided transactions are spilled to files.
 
     Parameters
     ----------
@@ -102,6 +103,8 @@ def convert_changes(
         `ChangeDecoder.table`. If a version changes the columns, a new file begins; a file of JSON lines continues.
     is_snapshot : bool
         Write the rows that the tables have at the end, as `snapshot` returns them.
+    net_key : sequence of str, optional
+        Write the net changes of the tables by this key, as `net_changes` returns them; empty for the replica identity.
     as_file : bool
         Write one file for each table, whose columns are those of all versions. If the columns change, it is written
         again from its rows. The input is read a second time if the rows do not determine what later versions make of
@@ -139,7 +142,7 @@ def convert_changes(
             on_rows(len(batch.payloads))
 
     how = FileFormat(outputs, format, as_file, workers, options.spill)
-    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot)
+    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot, net_key=net_key)
     first = _Batches(batches())
     try:
         return _write(reader, first, how), reader
@@ -149,7 +152,7 @@ def convert_changes(
     del reader, first, fault
     outputs.discard()
     on_rows(-n_reported)
-    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot, versions=versions)
+    reader = FileChanges(files, options, relations, is_snapshot=is_snapshot, net_key=net_key, versions=versions)
     return _write(reader, _Batches(batches()), how), reader
 
 
@@ -172,7 +175,7 @@ class _Batches:
 
 
 def _write(reader: FileChanges, batches: _Batches, how: FileFormat) -> ChangeTotals:
-    """Decode batches, and write the files. Rows of snapshots are written at the end."""
+    """Decode batches, and write the files. Rows of snapshots and net changes are written at the end."""
     totals = ChangeTotals()
 
     def slices() -> Iterator[Slice]:
@@ -190,7 +193,7 @@ def _write(reader: FileChanges, batches: _Batches, how: FileFormat) -> ChangeTot
 
         def write(name: str | None, rows: pa.RecordBatch, builder: LimitedBuilder) -> None:
             rows = reader.count(name, rows)
-            if name is not None and reader.is_snapshot:
+            if name is not None and reader.collects:
                 reader.apply(name, rows, builder)
             else:
                 files[name].write(rows, builder)
@@ -204,9 +207,9 @@ def _write(reader: FileChanges, batches: _Batches, how: FileFormat) -> ChangeTot
         schemas = []
         for name, builder in reader.last_builders():
             schemas.append(builder.schema)
-            if name is not None and reader.is_snapshot:
+            if name is not None and reader.collects:
                 reader.apply(name, None, builder)
-                files[name].write_table(reader.snapshot(name))
+                files[name].write_table(reader.collected(name))
             else:
                 files[name].end(builder)
         # Workers encode the ends of all outputs side by side.

@@ -21,6 +21,7 @@ from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
+from pgdecode.net.net_changes import NetChanges
 from pgdecode.payloads.commits import rows_as_of
 from pgdecode.payloads.payload_input import InvalidPositions
 from pgdecode.payloads.unwrap import hint
@@ -49,7 +50,7 @@ class ValueFault(FileFault):
 class TableError(PathError):
     """A table that no message describes, or that cannot be laid out as columns.
 
-    `what` is "table", or "snapshot" if the rows at the end were requested.
+    `what` is "table", or "snapshot" or "net" if these were requested.
     """
 
     def __init__(self, relation: str, reason: str, what: str = "table") -> None:
@@ -91,6 +92,8 @@ class FileChanges:
     is_snapshot : bool
         Return the changes of tables for `snapshot`: a table is found by its last name, and its changes under former
         names are included.
+    net_key : sequence of str, optional
+        Collect the net changes of tables by this key; empty for the replica identity.
     versions : mapping, optional
         All versions of the tables, from `last_versions` of a reader that has read the files. By default, rows have the
         columns of the versions so far.
@@ -115,11 +118,13 @@ class FileChanges:
         relations: Sequence[str] = (),
         *,
         is_snapshot: bool = False,
+        net_key: Sequence[str] | None = None,
         versions: TableVersions | None = None,
     ) -> None:
         self.options = options
         self.relations = relations
         self.is_snapshot = is_snapshot
+        self._net_key = net_key
         self.bad_rows: dict[str | None, Counter[str]] = {name: Counter() for name in relations or (None,)}
         self.errors: dict[int, str] = {}
         stored, given = options.stored, options.options
@@ -161,6 +166,7 @@ class FileChanges:
         self._has_payloads = False
         self._end: int | None = None  # the position after all rows, if the last ones are not decoded
         self._snapshots: dict[str, SnapshotRows] = {}
+        self._nets: dict[str, NetChanges] = {}
         self._snapshot_versions: dict[str, Mapping[int, RelationVersion]] = {}
 
     @property
@@ -274,7 +280,12 @@ class FileChanges:
 
     @property
     def _what(self) -> str:
-        return "snapshot" if self.is_snapshot else "table"
+        return "net" if self._net_key is not None else "snapshot" if self.is_snapshot else "table"
+
+    @property
+    def collects(self) -> bool:
+        """Whether the rows of tables are collected by `apply`, and returned at the end by `collected`."""
+        return self.is_snapshot or self._net_key is not None
 
     @contextmanager
     def _table_errors(self) -> Iterator[None]:
@@ -377,11 +388,16 @@ class FileChanges:
         Raises
         ------
         FileFault
-            If a change may be of several rows.
+            If a change may be of several rows, or for net changes, as `NetChanges.add` raises ValueError.
         LayoutUnknown
             If the table has got other versions since its first rows.
         """
         assert isinstance(builder, TableBuilder)
+        if self._net_key is not None:
+            with self._apply_faults(name):
+                net = self._nets.setdefault(name, NetChanges(self._net_key or None))
+                net.add(builder.schema.empty_table() if rows is None else rows)
+            return
         if not builder.versions:
             if rows is not None and len(rows):
                 raise LayoutUnknown
@@ -392,7 +408,7 @@ class FileChanges:
         elif self._snapshot_versions[name] != builder.sent_versions:
             raise LayoutUnknown
         if rows is not None:
-            with _apply_faults(name):
+            with self._apply_faults(name):
                 self._snapshots[name].apply(rows)
 
     def _new_snapshot(self, name: str, builder: TableBuilder) -> SnapshotRows:
@@ -409,11 +425,20 @@ class FileChanges:
         except ValueError as error:
             raise TableError(name, str(error), self._what) from error
 
-    def snapshot(self, name: str) -> pa.Table:
-        """Return the rows of a table after the last payload. It raises what `apply` raises."""
+    def collected(self, name: str) -> pa.Table:
+        """Return the rows or the net changes of a table after the last payload. It raises what `apply` raises."""
         state = self.engine.state
-        with _apply_faults(name):
+        with self._apply_faults(name):
+            if self._net_key is not None:
+                return self._nets[name].table()
             return self._snapshots[name].counted_table(self.bad_rows[name], state.skipped.count, state.n_undecided)
+
+    @contextmanager
+    def _apply_faults(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise ValueFault(f"{self._what} {name}: {error}") from error
 
     def check_renames(self) -> None:
         """After the last payload, check that the table has each rename of the options.
@@ -452,14 +477,6 @@ def _not_described(name: str, known: Sequence[str]) -> str:
     if name in known:
         return "no committed transaction of the input describes or uses this table"
     return f"no message describes this table{did_you_mean(name, known)}; there are {listed(known)}"
-
-
-@contextmanager
-def _apply_faults(name: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueFault(f"snapshot {name}: {error}") from error
 
 
 @contextmanager

@@ -56,6 +56,10 @@ class DecodeJob:
     options : Options
     is_snapshot : bool
         Write the rows of the tables at the end, in place of their changes.
+    is_net : bool
+        Write the net changes of the tables.
+    key : tuple of str
+        As in `net_changes`; empty for the replica identity.
     catalog : RelationCatalog, optional
         Relations that the first payloads do not describe.
     keep, fields, in_stream
@@ -76,6 +80,8 @@ class DecodeJob:
     session: str | None = None
     options: Options = field(default_factory=Options)
     is_snapshot: bool = False
+    is_net: bool = False
+    key: tuple[str, ...] = ()
     catalog: RelationCatalog | None = None
     keep: tuple[str, ...] = ()
     fields: tuple[str, ...] | None = None
@@ -92,7 +98,8 @@ class DecodeJob:
         if self.what == (MESSAGES,):
             of_messages = {"fields": self.fields, "keep": self.keep, "in_stream": self.in_stream}
             return {"mode": self.options.mode, "empty": self.options.empty, "format": self.format, **of_messages}
-        return {**options_of(self.options), "format": self.format, "snapshot": self.is_snapshot}
+        what = {"snapshot": self.is_snapshot, "net": self.is_net, **({"key": self.key} if self.is_net else {})}
+        return {**options_of(self.options), "format": self.format, **what}
 
 
 @dataclass
@@ -230,6 +237,7 @@ def _changes(job: DecodeJob, run: Run, progress: Progress, on_note: Callable[[st
             outputs,
             relations=relations,
             is_snapshot=job.is_snapshot,
+            net_key=job.key if job.is_net else None,
             as_file=not run.target.has_log,
             format=job.format,
             options=FileChangeOptions(

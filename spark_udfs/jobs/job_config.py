@@ -97,7 +97,7 @@ class ChangeJob:
     def in_manifest(self) -> dict[str, Any]:
         """The options that change the rows."""
         fields = {} if self.fields is None else {"fields": self.fields}
-        return {**options_of(self.options), "format": self.format, "snapshot": False, **fields}
+        return {**options_of(self.options), "format": self.format, "snapshot": False, "net": False, **fields}
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -172,11 +172,11 @@ def test_shown_rows_are_those_of_the_output(run: Shell) -> None:
 MISTAKES = {
     "changes and messages": (
         ["--changes", "--messages"],
-        r"use only one of --messages, --changes, --table and --snapshot .*",
+        r"use only one of --messages, --changes, --table, --snapshot and --net .*",
     ),
     "changes and a table": (
         ["--changes", "--table", "public.t"],
-        r"use only one of --messages, --changes, --table and --snapshot .*",
+        r"use only one of --messages, --changes, --table, --snapshot and --net .*",
     ),
     "a table that is not there": (
         ["--table", "public.nope"],
@@ -184,7 +184,7 @@ MISTAKES = {
     ),
     "a snapshot and a table": (
         ["--snapshot", "public.t", "--table", "public.t"],
-        r"use only one of --messages, --changes, --table and --snapshot .*",
+        r"use only one of --messages, --changes, --table, --snapshot and --net .*",
     ),
     "fields of a snapshot": (["--snapshot", "public.t", "--fields", "kind"], r"--fields is for messages .*"),
     "a snapshot of uncommitted changes": (
@@ -204,10 +204,10 @@ MISTAKES = {
     "columns to keep": (["--changes", "--keep", "day"], r"--keep is for messages .*"),
     "fields": (["--table", "public.t16385", "--fields", "kind"], r"--fields is for messages .*"),
     "stream states": (["--changes", "--in-stream", "auto"], r"--in-stream is for messages .*"),
-    "a position of messages": (["--position", "seq"], r"--position is for --changes, --table and --snapshot .*"),
+    "a position of messages": (["--position", "seq"], r"--position is for --changes, --table, --snapshot and --net .*"),
     "uncommitted messages": (
         ["--include-uncommitted"],
-        r"--include-uncommitted is for --changes, --table and --snapshot .*",
+        r"--include-uncommitted is for --changes, --table, --snapshot and --net .*",
     ),
     "types without a name": (["--changes", "--types", "int4"], r".*'int4' is not NAME=TYPE, such as .*"),
     "a type that there is none of": (["--changes", "--types", "public.x=int5"], r".*'--types'.*int5.*"),

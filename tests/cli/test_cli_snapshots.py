@@ -226,7 +226,7 @@ def test_renames_are_applied_alike_by_table_and_snapshot_and_are_events(run: She
     ("rename", "code", "message"),
     [
         ("public.t.a=b", 2, "is not SCHEMA.TABLE.OLD=NEW@POSITION, such as public.orders.price=total@4711"),
-        ("public.other.a=b@3", 2, "--rename public.other: not a table of --table or --snapshot"),
+        ("public.other.a=b@3", 2, "--rename public.other: not a table of --table, --snapshot or --net"),
         (f"{TABLE}.a=c@3", 1, f"renames: at position 3, table '{TABLE}' does not get a column 'c' in place of 'a'"),
         (f"{TABLE}.a=c@99", 1, f"renames: at position 99, table '{TABLE}' does not get a column 'c' in place of 'a'"),
     ],
