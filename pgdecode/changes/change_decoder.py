@@ -21,7 +21,7 @@ from pgdecode.datasets.manifest import Input, Manifest
 from pgdecode.datasets.run import check_options
 from pgdecode.datasets.state import InputFile, State
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.options import options_of
+from pgdecode.protocol.options import Shape, options_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.options import DecoderKeywords, Options, with_options
 from pgdecode.storage.object_path import local_path
@@ -89,6 +89,14 @@ class ChangeDecoder:
     name_clash : {"error", "rename"}
         For typed tables: what to do with a column that has the name of a column that pgdecode adds, such as `_op`:
         raise ValueError, or append "_" to its name.
+    shape : {"changes", "delta"}
+        For typed tables: the columns of their changes. "changes": those of `table`, with a row for each change.
+        "delta": the columns of the table, then `_change_type`, `_commit_version` and `_commit_timestamp` as Delta's
+        change feed has them, `_position`, `_commit_position`, `_unknown` and `_error`. `_change_type` is "insert",
+        "update_preimage", "update_postimage", "delete" or, unlike Delta's, "truncate"; a bad change has none. An update
+        makes two rows. `_commit_version` is the commit LSN, which `snapshot(as_of=)` takes. `_unknown` lists columns
+        that are null here because the change does not tell them: without REPLICA IDENTITY FULL, all but the key in a
+        row before an update and in a deleted row; and unchanged TOAST values.
     encoding, datestyle : str
         client_encoding and DateStyle of the session that captured the payloads, as in `decode_rows`.
     limits : Limits
@@ -334,7 +342,9 @@ class ChangeDecoder:
             for _, batch in self._engine.batches(call, payloads, position, self._changes, max_rows):
                 yield batch
 
-    def table(self, payloads: Any, relation: str | int, position: Any = None) -> pa.RecordBatch:
+    def table(
+        self, payloads: Any, relation: str | int, position: Any = None, *, shape: Shape | None = None
+    ) -> pa.RecordBatch:
         """Decode the next payloads, and return the changes of one table as typed columns.
 
         Parameters
@@ -343,6 +353,8 @@ class ChangeDecoder:
             As in `decode`.
         relation : str or int
             "schema.table", or the OID of a table, which covers all names of the table.
+        shape : {"changes", "delta"}, optional
+            By default, that of the decoder.
 
         Returns
         -------
@@ -351,6 +363,7 @@ class ChangeDecoder:
             struct of the table's columns), `_unchanged`, `_error`, then the columns of the table: the new values, or
             for a delete the old values that were sent. If the table has several versions, the columns are those of
             `Table`: a renamed column has its last name in all rows. Later batches may bring versions with more columns.
+            With the shape "delta", the columns of the table, then those of `shape`.
 
         Raises
         ------
@@ -361,10 +374,10 @@ class ChangeDecoder:
         """
         engine = self._engine
         with engine.lock, engine.call() as call:
-            found = engine.batches(call, payloads, position, self._table_output(relation), ONE_BATCH)
-            return one_batch([batch for _, batch in found], self.table_schema(relation))
+            found = engine.batches(call, payloads, position, self._table_output(relation, shape=shape), ONE_BATCH)
+            return one_batch([batch for _, batch in found], self.table_schema(relation, shape=shape))
 
-    def table_schema(self, relation: str | int) -> pa.Schema:
+    def table_schema(self, relation: str | int, *, shape: Shape | None = None) -> pa.Schema:
         """Return the schema of `table` for a table, by the versions of relations so far.
 
         Raises
@@ -372,7 +385,7 @@ class ChangeDecoder:
         KeyError
             If no payload so far has described the table.
         """
-        return self._table_output(relation).builder(self._engine, relation).table.schema
+        return self._table_output(relation, shape=shape).builder(self._engine, relation).schema
 
     def table_batches(
         self,
@@ -410,5 +423,7 @@ class ChangeDecoder:
             return engine.undecided(self._changes.builder(engine))
         return engine.undecided(self._table_output(relation).builder(engine, relation, everything=True))
 
-    def _table_output(self, *relations: _Name, with_version: bool = False) -> TableOutput[_Name]:
-        return TableOutput(relations, with_version=with_version, cache=self._tables)
+    def _table_output(
+        self, *relations: _Name, with_version: bool = False, shape: Shape | None = None
+    ) -> TableOutput[_Name]:
+        return TableOutput(relations, with_version=with_version, shape=shape, cache=self._tables)

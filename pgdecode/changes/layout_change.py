@@ -32,7 +32,8 @@ class LayoutChange:
     def __init__(self, before: TableBuilder, after: TableBuilder) -> None:
         self._before, self._after = before, after
         self._last_names: dict[str, str] = {}
-        self.is_possible = set(before.versions) <= set(after.versions)
+        # The rows of a feed do not say whether a column that they do not have was sent.
+        self.is_possible = set(before.versions) <= set(after.versions) and before.feed is None
         self._has_other_types = False
         for number in before.versions if self.is_possible else ():
             self._add_version(number)

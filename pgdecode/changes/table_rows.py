@@ -17,13 +17,14 @@ from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.committed_changes import TIMESTAMP, ChangeSlice, unless_negative, values_of
 from pgdecode.changes.record_batches import LimitedBuilder, raise_first
 from pgdecode.protocol.errors import BatchTooLarge, DecodeError
-from pgdecode.protocol.options import ChangeOptions
+from pgdecode.protocol.options import ChangeOptions, Shape
 from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, check_renames, histories, last_version
 from pgdecode.relations.column_names import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.schema_metadata import REPLICA_IDENTITY, key_columns, versions_metadata
 from pgdecode.relations.table_names import named
 from pgdecode.relations.version_tracker import SchemaChanged
+from pgdecode.rows.change_feed import FEED, ChangeFeed
 from pgdecode.rows.own_names import OWN_NAMES, free_name, output_names, with_free_names, with_free_renames
 from pgdecode.rows.row_decoder import error_column
 from pgdecode.rows.type_hints import with_type_hint
@@ -110,7 +111,9 @@ class Table:
         as_sent: bool = False,
     ) -> None:
         versions = list(versions)
-        output_names(versions, OWN_NAMES, value_options.name_clash)  # only to report clashes
+        self.is_feed = value_options.shape == "delta" and not as_sent
+        own = FEED.names if self.is_feed else OWN_NAMES
+        output = output_names(versions, own, value_options.name_clash)
         self.versions = [with_free_names(version) for version in versions]
         self.value_options = value_options
         self.as_sent = as_sent
@@ -131,6 +134,8 @@ class Table:
             for field in value_options.fields(version, self._own_types(last)):
                 fields.setdefault(last[field.name], []).append(field)
         self.columns = [self._column(name, found) for name, found in fields.items()]
+        # The names of the columns in the output.
+        self.output_names = {item.name: output.get(item.name, item.name) for item in self.columns}
         self.schema = self._schema(given, names)
 
     def last_names(self, versions: Mapping[int, RelationVersion]) -> dict[int, dict[str, str]]:
@@ -227,6 +232,8 @@ class TableBuilder:
         Numbers of further versions of the table, which `table` does not include.
     with_version : bool
         Add a last column, `VERSION`, with the number of each row's version.
+    schema : pa.Schema, optional
+        Of the typed changes, if a subclass converts them.
     """
 
     error = "_error"
@@ -239,6 +246,7 @@ class TableBuilder:
         others: Collection[int] = (),
         *,
         with_version: bool = False,
+        schema: pa.Schema | None = None,
     ) -> None:
         self.table = table
         self.sent_versions = versions
@@ -246,12 +254,25 @@ class TableBuilder:
         self.last_names = table.last_names(self.versions)
         self.others = frozenset(others)
         self.options = options
-        self.with_version = with_version
-        self.schema = table.schema.append(VERSION) if with_version else table.schema
+        self.with_version = with_version or table.is_feed
+        self._typed_schema = table.schema.append(VERSION) if self.with_version else table.schema
+        self.feed = self._feed(table.schema if schema is None else schema) if table.is_feed else None
+        self.schema = self._typed_schema if self.feed is None else self.feed.schema
         self.numbers = self.others.union(versions)
         self.text_bytes = 0
         self._decodings: dict[int, list[Decoding]] = {}
         self._groups = self._grouped_versions()
+
+    def _feed(self, schema: pa.Schema) -> ChangeFeed:
+        versions: dict[str, list[int]] = {item.name: [] for item in self.table.columns}
+        keys: dict[str, list[int]] = {item.name: [] for item in self.table.columns}
+        for number, version in self.versions.items():
+            for column in version.columns:
+                name = self.last_names[number][column.name]
+                versions[name].append(number)
+                if column.flags & 1:
+                    keys[name].append(number)
+        return ChangeFeed(schema, self.table.output_names, versions, keys)
 
     def for_thread(self) -> TableBuilder:
         """Make a builder of the same batches that another thread may use at the same time."""
@@ -291,6 +312,11 @@ class TableBuilder:
         SchemaChanged
             If a change uses a version that `table` does not include.
         """
+        rows = self.changes(change_slice)
+        return rows if self.feed is None else self.feed.rows(rows, rows.column(len(rows.schema) - 1))
+
+    def changes(self, change_slice: ChangeSlice) -> pa.RecordBatch:
+        """Build the changes, with a row for each, as `batch` does."""
         errors = change_slice.unknown()
         faults: list[DecodeError] = []
         places: list[pa.Array] = []
@@ -383,7 +409,7 @@ class TableBuilder:
     def _joined(
         self, change_slice: ChangeSlice, places: list[pa.Array], pieces: list[list[pa.Array]]
     ) -> pa.RecordBatch:
-        schema = self.schema
+        schema = self._typed_schema
         if not places:
             return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
         if len(places) == 1:
@@ -410,8 +436,8 @@ class TableBuilder:
         return pa.RecordBatch.from_arrays([op, *about, old_type, old, unchanged, errors, *values], schema=schema)
 
 
-# By relation, and whether columns have the names that were sent.
-TableCache = dict[tuple[str | int, bool], tuple[Table, tuple[RelationVersion, ...]]]
+# By relation, whether columns have the names that were sent, and the shape.
+TableCache = dict[tuple[str | int, bool, Shape], tuple[Table, tuple[RelationVersion, ...]]]
 
 
 class TableOutput(Generic[TableName]):
@@ -425,6 +451,8 @@ class TableOutput(Generic[TableName]):
         Add the column `VERSION`. Columns then have the names that were sent.
     known : mapping, optional
         The versions of each table, by their numbers, if more are known than those so far.
+    shape : {"changes", "delta"}, optional
+        By default, that of the engine's options.
     cache : dict, optional
         Columns of tables, which outputs of one engine may share.
     """
@@ -435,11 +463,13 @@ class TableOutput(Generic[TableName]):
         *,
         with_version: bool = False,
         known: Mapping[TableName, Mapping[int, RelationVersion]] | None = None,
+        shape: Shape | None = None,
         cache: TableCache | None = None,
     ) -> None:
         self.tables = tables
         self._with_version = with_version
         self._known = known or {}
+        self._shape = shape
         self._cache = {} if cache is None else cache
 
     def builder(self, engine: ChangeEngine, table: TableName, *, everything: bool = False) -> TableBuilder:
@@ -454,9 +484,10 @@ class TableOutput(Generic[TableName]):
         """
         versions = self._known.get(table) or engine.versions_of(table, everything=everything)
         engine.options.check_names(engine.state.relations.names)
-        key, described = (table, self._with_version), tuple(versions.values())
+        options = engine.options if self._shape is None else replace(engine.options, shape=self._shape)
+        key, described = (table, self._with_version, options.shape), tuple(versions.values())
         if self._cache.get(key, (None, ()))[1] != described:
-            self._cache[key] = Table(described, engine.options, as_sent=self._with_version), described
+            self._cache[key] = Table(described, options, as_sent=self._with_version), described
         others = set(engine.state.relations.numbers_of(table, everything=True)).difference(versions)
         return TableBuilder(self._cache[key][0], versions, engine.options, others, with_version=self._with_version)
 

@@ -40,6 +40,7 @@ from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import AsOfKeywords, Format, Mode
 from pgdecode.rows.options import OF_TABLES
+from pgdecode.rows.value_options import ShapeKeywords
 from pgdecode.storage.object_path import FilePath, file_path, real_path
 from pgdecode.storage.object_store import found_object
 
@@ -114,6 +115,7 @@ def _settings(context: click.Context, option: click.Parameter, values: Sequence[
 @parameters.renames
 @parameters.unrepresentable
 @parameters.name_clash
+@parameters.shape
 @parameters.as_of
 @parameters.mode
 @parameters.max_value_bytes
@@ -227,6 +229,7 @@ def _check_options(
         parameters.refuse(context, OF_TABLES, "--table, --snapshot and --net")
     if is_snapshot or is_net:
         parameters.refuse(context, ["include_uncommitted"], "--changes and --table")
+        parameters.refuse(context, ShapeKeywords.__annotations__, "--table")
     if not is_net:
         parameters.refuse(context, ["key"], "--net")
     elif context.params["key"] and len(what) > 1:

@@ -293,6 +293,7 @@ renames = _declared("renames")
 unrepresentable = _declared("unrepresentable")
 name_clash = _declared("name_clash")
 as_of = _declared("as_of")
+shape = _declared("shape")
 position = click.option(
     "--position",
     metavar="COLUMN",

@@ -19,7 +19,14 @@ from pgdecode.protocol.options import (
     SizeKeywords,
     limits_with,
 )
-from pgdecode.rows.value_options import TableKeywords, TablesKeywords, TextKeywords, ValueOptions, renames_of
+from pgdecode.rows.value_options import (
+    ShapeKeywords,
+    TableKeywords,
+    TablesKeywords,
+    TextKeywords,
+    ValueOptions,
+    renames_of,
+)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -44,7 +51,7 @@ class Options(ChangeOptions, ValueOptions):
         return cls(**found)
 
 
-class DecoderKeywords(ChangeKeywords, TablesKeywords, LimitKeywords, total=False):
+class DecoderKeywords(ChangeKeywords, TablesKeywords, ShapeKeywords, LimitKeywords, total=False):
     """Options of `ChangeDecoder`."""
 
 
@@ -56,7 +63,7 @@ class ChangeFrameKeywords(ChangeKeywords, TextKeywords, SizeKeywords, total=Fals
     """Options of `spark_udfs.changes`."""
 
 
-class TableFrameKeywords(ChangeKeywords, TableKeywords, SizeKeywords, total=False):
+class TableFrameKeywords(ChangeKeywords, TableKeywords, ShapeKeywords, SizeKeywords, total=False):
     """Options of `spark_udfs.table_changes`."""
 
 
@@ -64,7 +71,7 @@ class SnapshotFrameKeywords(CommittedKeywords, AsOfKeywords, TableKeywords, Size
     """Options of `spark_udfs.snapshot`."""
 
 
-class FileKeywords(ChangeKeywords, TablesKeywords, SizeKeywords, total=False):
+class FileKeywords(ChangeKeywords, TablesKeywords, ShapeKeywords, SizeKeywords, total=False):
     """Options of `spark_udfs.decode_files`."""
 
 
@@ -72,7 +79,10 @@ DEFAULTS: dict[str, Any] = {"max_value_bytes": MAX_VALUE_BYTES, **{item.name: it
 
 
 # Options that only typed tables have.
-OF_TABLES = tuple(name for name in TableKeywords.__annotations__ if name not in TextKeywords.__annotations__)
+OF_TABLES = (
+    *(name for name in TableKeywords.__annotations__ if name not in TextKeywords.__annotations__),
+    *ShapeKeywords.__annotations__,
+)
 
 
 @functools.cache

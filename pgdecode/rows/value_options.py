@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from pgdecode.protocol.options import NameClash, UnrepresentableValues, check_option, option
+from pgdecode.protocol.options import NameClash, Shape, UnrepresentableValues, check_option, option
 from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import joined_name, named, normal_name
@@ -45,6 +45,12 @@ class TablesKeywords(TypedKeywords, total=False):
 
     columns: Mapping[str | int, Mapping[str, str]] | None
     renames: Renames | None
+
+
+class ShapeKeywords(TypedDict, total=False):
+    """The option of functions that return the changes of tables."""
+
+    shape: Shape
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,11 @@ class ValueOptions:
         "How to treat a column of a table that has the name of a column that is added, such as _op: as a mistake; or "
         "append _ to its name.",
     )
+    shape: Shape = option(
+        "changes",
+        "The shape of a table's changes: a row for each change; or the columns of Delta's change feed, with two rows "
+        "for an update.",
+    )
 
     def __post_init__(self) -> None:
         settings_of(self.encoding, self.datestyle)
@@ -110,6 +121,7 @@ class ValueOptions:
         _check_renames(self.renames)
         check_option("unrepresentable", self.unrepresentable, UnrepresentableValues)
         check_option("name_clash", self.name_clash, NameClash)
+        check_option("shape", self.shape, Shape)
 
     def columns_of(self, version: RelationVersion) -> Mapping[str, str]:
         """Return the types of a table's columns, by the name or OID of a version of the table."""

@@ -19,6 +19,7 @@ from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Layout
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.change_feed import feed_schema
 from pgdecode.rows.value_options import ValueOptions
 from spark_udfs.schema.spark_types import supported_schema, to_supported_type
 from spark_udfs.schema.years import Cell, with_years, year_fault
@@ -116,10 +117,16 @@ class TableOutput:
         return Table(self.versions, self.value_options, self.sources or None, as_sent=self.with_version)
 
     @functools.cached_property
-    def schema(self) -> pa.Schema:
+    def typed_schema(self) -> pa.Schema:
         """The schema of the table, with types that Spark supports."""
-        schema = self.table.schema if self.as_decoded else supported_schema(self.table.schema, has_time=self.has_time)
-        return schema.append(VERSION) if self.with_version else schema
+        return self.table.schema if self.as_decoded else supported_schema(self.table.schema, has_time=self.has_time)
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        if self.table.is_feed:
+            return feed_schema(self.typed_schema, self.table.output_names)
+        return self.typed_schema.append(VERSION) if self.with_version else self.typed_schema
 
     @property
     def layout(self) -> Layout:
@@ -153,12 +160,14 @@ class _SparkTableBuilder(TableBuilder):
         options: ChangeOptions,
         others: Collection[int],
     ) -> None:
-        super().__init__(output.table, numbers, options, others, with_version=output.with_version)
+        super().__init__(
+            output.table, numbers, options, others, with_version=output.with_version, schema=output.typed_schema
+        )
         self.output = output
 
-    def batch(self, change_slice: ChangeSlice) -> pa.RecordBatch:
-        """Build the table's changes in a slice."""
-        rows = super().batch(change_slice)
+    def changes(self, change_slice: ChangeSlice) -> pa.RecordBatch:
+        """Build the table's changes in a slice, with a row for each."""
+        rows = super().changes(change_slice)
         versions = []
         if self.with_version:
             versions = [rows.column(len(rows.schema) - 1)]
@@ -170,7 +179,10 @@ class _SparkTableBuilder(TableBuilder):
         columns = rows.columns
         if not self.output.as_decoded:
             columns = [to_supported_type(column, has_time=self.output.has_time) for column in columns]
-        return pa.RecordBatch.from_arrays([*columns, *versions], schema=self.output.schema)
+        schema = self.output.typed_schema
+        return pa.RecordBatch.from_arrays(
+            [*columns, *versions], schema=schema.append(VERSION) if self.with_version else schema
+        )
 
     def _fault(self, rows: pa.RecordBatch, change_slice: ChangeSlice, row: int, cell: Cell) -> pgdecode.DecodeError:
         """Make the error of an unrepresentable year, with its location in the payload."""

@@ -23,7 +23,7 @@ from support.generators.slot import Slot
 from support.memory import peak_memory
 from support.oracles import expected_changes
 from support.oracles.expected_changes import TEXT
-from support.shell import STREAMS, Shell, started, written
+from support.shell import SHOP, STREAMS, Shell, started, written
 
 INT4, INT8 = 23, 20
 MOMENT_TEXT = MOMENT.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -252,3 +252,32 @@ def test_rows_are_those_of_the_decoder_in_any_batches(run: Shell) -> None:
         assert run("decode", STREAMS, "out.parquet", *options).code == 0
         (batch,) = pq.read_table("out.parquet").combine_chunks().to_batches()
         assert rows_of(batch) == expected
+
+
+def test_the_change_feed_of_a_table_is_that_of_the_library_in_every_format(run: Shell) -> None:
+    raw = pq.read_table(SHOP)
+    expected = ChangeDecoder().table(raw["data"], "public.orders", raw["seq"], shape="delta")
+    for format in ("parquet", "jsonl", "csv"):
+        done = run("decode", SHOP, f"out.{format}", "--table", "public.orders", "--shape", "delta", "--show", 2)
+        assert (done.code, "insert" in done.out) == (0, True), done.err
+    assert pq.read_table("out.parquet").to_pylist() == expected.to_pylist()
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [line["_change_type"] for line in lines] == expected["_change_type"].to_pylist()
+    done = run("decode", SHOP, "rows", "--snapshot", "public.orders", "--shape", "delta")
+    assert (done.code, "--shape is for --table" in done.err) == (2, True)
+
+
+def test_the_change_feed_of_a_table_whose_columns_change_is_in_one_file(run: Shell) -> None:
+    slot = Slot()
+    for columns in (["id", "a"], ["id", "b", "more"]):
+        slot.begin(7)
+        slot.relation(T, columns, keys=["id"])
+        slot.update(T, *"123"[: len(columns)])
+        slot.commit()
+    path = written("in.parquet", slot.payloads)
+    done = run("decode", path, "out.parquet", "--table", f"public.t{T}", "--shape", "delta")
+    assert done.code == 0, done.err
+    expected = ChangeDecoder(shape="delta").table(slot.payloads, f"public.t{T}")
+    assert pq.read_table("out.parquet").drop(["_position", "_commit_position"]).to_pylist() == (
+        pa.table(expected).drop(["_position", "_commit_position"]).to_pylist()
+    )

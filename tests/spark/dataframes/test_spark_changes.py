@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 import pgdecode
 from pgdecode import RelationCatalog
 from pgdecode.changes.change_rows import CHANGES
-from spark_udfs import changes, relation_catalog, table_changes
+from spark_udfs import changes, decode_files, relation_catalog, table_changes
 from spark_udfs.schema.spark_types import spark_schema
 from support import captures
 from support.tiers import full
@@ -322,3 +322,19 @@ def test_a_table_of_several_sources_has_the_columns_of_all(spark: SparkSession, 
     assert counted == local
     with pytest.raises(KeyError, match=r"'public\.custom' \(did you mean public\.customers\?\); there"):
         table_changes(df, "public.custom", source="server")
+
+
+@pytest.mark.full
+def test_the_change_feed_is_that_of_the_local_decoder_in_dataframes_and_in_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = captures.DATA / "16.shop.v1.parquet"
+    raw = pq.read_table(path)
+    expected = pgdecode.ChangeDecoder().table(raw["data"], "public.orders", raw["seq"], shape="delta")
+    order = [("_position", "ascending"), ("_change_type", "descending")]
+    found = table_changes(spark.read.parquet(str(path)), "public.orders", shape="delta")
+    assert found.schema == spark_schema(expected.schema)
+    rows = found.toArrow().cast(expected.schema).sort_by(order)
+    assert rows.to_pylist() == pa.table(expected).sort_by(order).to_pylist()
+    decode_files(spark, path, tmp_path / "out", what="public.orders", shape="delta")
+    assert pq.read_table(tmp_path / "out").to_pylist() == expected.to_pylist()

@@ -197,6 +197,7 @@ def test_linked_numbers_become_one() -> None:
     assert found[5] == found[6] != found[1]
 
 
+@pytest.mark.full
 def test_the_rows_as_of_a_commit_are_those_of_the_local_function(spark: SparkSession) -> None:
     payloads = captures.capture("16.streams.v4").column
     table = table_names(RelationCatalog.from_messages(payloads))[0]
