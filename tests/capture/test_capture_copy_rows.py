@@ -189,10 +189,10 @@ SITUATIONS: dict[str, tuple[int, Sequence[str], Sequence[str], Sequence[str]]] =
         10,
         ["p"],
         [
-            'CREATE SCHEMA "a.b"; CREATE TABLE "a.b"."c ""d" ("e.f" int, "SELECT" text, "é\\n" int)',
+            'CREATE SCHEMA "a.b"; CREATE TABLE "a.b"."c ""d{}" ("e.f" int, "SELECT" text, "é\\n" int)',
             "CREATE TABLE z (); CREATE TABLE y (gone int)",
         ],
-        ['INSERT INTO "a.b"."c ""d" VALUES (1, \'x\', 2)']
+        ['INSERT INTO "a.b"."c ""d{}" VALUES (1, \'x\', 2)']
         + ["INSERT INTO z DEFAULT VALUES"] * 3
         + ["ALTER TABLE y DROP gone", "INSERT INTO y DEFAULT VALUES"],
     ),
@@ -461,6 +461,11 @@ def test_a_table_that_is_locked_cannot_be_altered(database: Database) -> None:
         found.lock(found.tables())
         with pytest.raises(ServerError, match="lock timeout"):
             database.execute("SET lock_timeout = '10ms'; ALTER TABLE t ADD w int")
+        locks = "SELECT count(*) FROM pg_locks WHERE relation >= 16384 AND pid <> pg_backend_pid()"
+        assert database.execute(locks) == [["1"]]
+        # A table has no other locks, of its indexes for example, before and after its rows are read.
+        assert list(TableRows(found, found.tables()[0])) == []
+        assert database.execute(locks) == [["1"]]
 
 
 def test_tables_whose_rows_the_role_may_not_read_are_refused_with_the_reason(database: Database) -> None:

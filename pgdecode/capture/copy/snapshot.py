@@ -115,6 +115,10 @@ class Snapshot:
 
             self.catalog = connected()
             self.readers = [connected(client_encoding=encoding) for _ in range(n_readers)]
+            self.server_version = self.catalog.server_version
+            for name in _PLANS if n_readers > 1 and self.server_version >= 140000 else ():
+                for reader in self.readers:
+                    reader.rows(f"SET {name} = off")
             with contextlib.closing(Connection(dsn, replication=True, stopped=is_stopped)) as exporter:
                 self.lsn, name = create_slot(
                     exporter,
@@ -126,10 +130,7 @@ class Snapshot:
                 for connection in (self.catalog, *self.readers):
                     connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     connection.rows(f"SET TRANSACTION SNAPSHOT {quoted_text(name)}")
-            self.server_version = self.catalog.server_version
-            for name in _PLANS if n_readers > 1 and self.server_version >= 140000 else ():
-                for reader in self.readers:
-                    reader.rows(f"SET LOCAL {name} = off")
+                    connection.rows("SAVEPOINT pgdecode_copy")
             microseconds = self.catalog.value(
                 "SELECT (extract(epoch FROM pg_catalog.now()) * 1000000)::int8 - 946684800000000"
             )
@@ -172,12 +173,12 @@ class Snapshot:
         changed = []
         for table in tables:
             try:
-                self.catalog.rows("SAVEPOINT pgdecode_copy")
                 self._sources[table.oid] = self._locked(table, on_wait)
-                self.catalog.rows("RELEASE pgdecode_copy")
+                # From here on, `forget_locks` leaves these.
+                self.catalog.rows("RELEASE pgdecode_copy; SAVEPOINT pgdecode_copy")
             except ServerError as error:
                 if error.sqlstate in _ALTERED:
-                    self.catalog.rows("ROLLBACK TO pgdecode_copy")
+                    forget_locks(self.catalog)
                     changed.append(table.full_name)
                 elif error.sqlstate == _NOT_PERMITTED:
                     raise RequestError(self._refusal(table, error)) from error
@@ -192,22 +193,27 @@ class Snapshot:
         return self._sources[table.oid]
 
     def _locked(self, table: PublishedTable, on_wait: Callable[[], None]) -> list[Source]:
-        """Choose from where rows are read, and lock that by a statement that the server also checks permissions for."""
+        """Choose from where rows are read, and lock that. The server checks the permissions."""
         oids = ",".join(str(leaf.oid) for leaf in table.leaves)
         may_read = self.catalog.value(
             "SELECT pg_catalog.bool_and(pg_catalog.has_table_privilege(c.oid, 'SELECT') "
-            "AND pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE')) "
+            "AND pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') "
+            "AND NOT pg_catalog.row_security_active(c.oid)) "
             f"FROM pg_catalog.pg_class c WHERE c.oid = ANY ('{{{oids}}}'::oid[])"
         )
-        if may_read == "t" or [leaf.oid for leaf in table.leaves] == [table.oid]:
-            # The role may be permitted to read columns only, of which ctid is none.
-            sources = [Source(f"ONLY {leaf.sql}", leaf.oid if may_read == "t" else None) for leaf in table.leaves]
+        if may_read == "t":
+            sources = [Source(f"ONLY {leaf.sql}", leaf.oid) for leaf in table.leaves]
+            statements = [f"LOCK TABLE {source.table} IN ACCESS SHARE MODE" for source in sources]
         else:
-            # Rows of partitions that are foreign tables are not published.
-            sources = [Source(table.sql, None, f"tableoid = ANY ('{{{oids}}}'::oid[])")] if table.leaves else []
-        names = ", ".join(quoted_name(column.name) for column in table.columns)
-        for source in sources:
-            self.catalog.rows(f"SELECT {names} {source.rows(table.row_filter)} LIMIT 0", on_wait)
+            # The role may be permitted to read some columns, of which ctid is none, or the root of the partitions. Rows
+            # of partitions that are foreign tables are not published.
+            is_plain = [leaf.oid for leaf in table.leaves] == [table.oid]
+            condition = None if is_plain else f"tableoid = ANY ('{{{oids}}}'::oid[])"
+            sources = [Source(f"{'ONLY ' * is_plain}{table.sql}", None, condition)] if table.leaves else []
+            names = ", ".join(quoted_name(column.name) for column in table.columns)
+            statements = [f"SELECT {names} {source.rows(table.row_filter)} LIMIT 0" for source in sources]
+        for statement in statements:
+            self.catalog.rows(statement, on_wait)
         return sources
 
     def _refusal(self, table: PublishedTable, error: ServerError) -> str:
@@ -219,3 +225,11 @@ class Snapshot:
         else:
             remedy = f"GRANT SELECT ON TABLE {table.sql} TO {role}"
         return f"table {table.full_name} cannot be copied: {error}; {remedy}"
+
+
+def forget_locks(connection: Connection) -> None:
+    """Release the locks of tables and indexes that a connection of a snapshot has taken to read rows.
+
+    The server has memory for some thousand locks, and a transaction would keep them until its end.
+    """
+    connection.rows("ROLLBACK TO pgdecode_copy")

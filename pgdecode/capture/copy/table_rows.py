@@ -15,7 +15,7 @@ import pyarrow as pa
 from pgdecode._native.wire.copy_rows import copied_rows
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy.published_tables import PublishedColumn, PublishedTable
-from pgdecode.capture.copy.snapshot import Snapshot
+from pgdecode.capture.copy.snapshot import Snapshot, forget_locks
 from pgdecode.capture.errors import StoppedError, StopRequestedError
 from pgdecode.capture.options import quoted_name
 from pgdecode.protocol.encoder import encode
@@ -72,6 +72,7 @@ class TableRows:
             int(snapshot.catalog.row(counting.format(source.rows(table.row_filter)), 1, lambda: None)[0] or 0)
             for source in self._sources
         )
+        forget_locks(snapshot.catalog)
 
     def header_payloads(self) -> list[bytes]:
         """Make the payloads before the rows: Begin, the message of the copy, types, Relation and Truncate."""
@@ -194,6 +195,7 @@ class TableRows:
             rest = content[end:]
             if n_rows:
                 yield pa.Array.from_buffers(pa.binary(), n_rows, buffers)
+        forget_locks(reader)
         if rest:
             raise StoppedError(f"table {self._table.full_name}: the answer to COPY ends within a row")
 
