@@ -20,7 +20,7 @@ from pgdecode.cli.terminal import is_terminal, standard_output, table_console, w
 from pgdecode.datasets.single_file import scratch_folder
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
-from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches
+from pgdecode.files.envelope_batches import DecodedBatch, MessageOptions, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode, json_lines, printable
 from pgdecode.files.file_metadata import notes_of
 from pgdecode.files.message_statistics import CHANGES
@@ -147,10 +147,8 @@ def _message_lines(
     files: Sequence[PayloadFile], kinds: tuple[str, ...], in_stream: InStream | bool, mode: Mode, limits: Limits
 ) -> Iterator[list[str]]:
     """Format messages of these kinds as lines, batch by batch."""
-    batches = decoded_batches(
-        files, fields=fields_to_decode(), in_stream=in_stream, mode=mode, limits=limits, batch_rows=CAT_BATCH_ROWS
-    )
-    for file, batch in batches:
+    options = MessageOptions(fields_to_decode(), in_stream, mode, limits=limits)
+    for file, batch in decoded_batches(files, options, CAT_BATCH_ROWS):
         yield _lines(batch, kinds, str(file.path) if len(files) > 1 else None)
 
 

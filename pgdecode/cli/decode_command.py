@@ -29,13 +29,17 @@ from pgdecode.cli.terminal import (
     task_progress,
     warn,
 )
+from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.single_file import check_target
 from pgdecode.datasets.target import target_at
+from pgdecode.files.change_export import ChangeTotals
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.payload_file import BATCH_ROWS
 from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, message_layout
-from pgdecode.jobs.local_run import CHANGES, MESSAGES, Decoded, DecodeJob
-from pgdecode.jobs.local_run import decode as decode_here
+from pgdecode.jobs.decode_run import CHANGES, MESSAGES, DecodeJob
+from pgdecode.jobs.decode_run import decode as run_job
+from pgdecode.jobs.local_run import LocalEngine
+from pgdecode.jobs.message_export import MessageTotals
 from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import AsOfKeywords, Format, Mode
@@ -186,7 +190,7 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
     is_file = engine == "local" and isinstance(target, Path) and target.suffix == f".{format}"
     if is_file and what == (MESSAGES,):
         is_file = source.is_file() if isinstance(source, Path) else found_object(source) is not None
-    names = ("payload", "unwrap", "position", "session", "catalog", "keep", "accept_gap", "overwrite", "bad")
+    names = ("payload", "unwrap", "position", "session", "catalog", "keep", "accept_gap", "overwrite")
     job = DecodeJob(
         source=source,
         target=target_at(target, as_file=is_file and len(what) == 1),
@@ -198,8 +202,7 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
         key=given["key"],
         fields=given["fields"] or None,
         in_stream=parameters.IN_STREAM[given["in_stream"]],
-        batch_rows=given["batch_rows"] or BATCH_ROWS,
-        workers=given["workers"] or all_cores(),
+        in_folders=len(what) > 1,
         **{name: given[name] for name in names},
     )
     started = time.monotonic()
@@ -209,7 +212,9 @@ def decode(source_location: str, target_location: str, **given: Any) -> None:
         if engine == "spark":
             report = _decode_on_spark(job, given)
         else:
-            report = _report(job, decode_here(job, progress, warn), time.monotonic() - started)
+            local = LocalEngine(bad, given["batch_rows"] or BATCH_ROWS, given["workers"] or all_cores(), progress)
+            manifest = run_job(job, local, warn)
+            report = _report(job, manifest, local.totals, time.monotonic() - started)
     click.echo(f"{printable(str(target))}: {report}", err=True)
     if given["show"] and isinstance(target, Path):
         as_tables = is_terminal() if given["as_json"] is None else not given["as_json"]
@@ -261,30 +266,37 @@ def _mode_with_bad(context: click.Context, mode: Mode, bad: Path, source: FilePa
     return "DROPMALFORMED" if mode == "FAILFAST" else mode
 
 
-def _report(job: DecodeJob, done: Decoded, seconds: float) -> str:
-    """Describe what a call has read and written."""
-    manifest = done.manifest
+def _report(
+    job: DecodeJob, manifest: Manifest | None, totals: MessageTotals | ChangeTotals | None, seconds: float
+) -> str:
+    """Describe what a call has read and written. Tasks of Spark have no totals."""
     if manifest is None:
         return "nothing new"
-    mode, of_changes = job.options.mode, job.what != (MESSAGES,)
+    mode, of_changes = job.options.mode, not job.is_of_messages
     counts = _bad(manifest.bad_rows, mode, by_class=of_changes)
     if of_changes:
         what = counted(manifest.rows, "net change" if job.is_net else "change")
         what = f"{counted(manifest.rows, 'row')} at the end" if job.is_snapshot else what
         keeps = job.target.has_log and not job.is_snapshot
         counts = f"{what}, {counts}{_without_rows(job, manifest.skipped, manifest.undecided, keeps=keeps)}"
-    if done.repeated:
-        counts += f", {counted(done.repeated, 'transaction')} sent again or out of order"
-        counts += " left out" if job.options.drop_duplicates else ""
-    if done.empty_payloads:
-        counts += f", {counted(done.empty_payloads, 'empty payload')} ignored"
-    if done.text_columns:
-        columns = counted(done.text_columns, "column")
-        counts += f", {columns} as text, because types were altered ({', '.join(done.altered_types)})"
+    if isinstance(totals, ChangeTotals):
+        counts += _of_changes(totals, job)
     written = size_text(sum(file.bytes for file in manifest.files))
-    # Tasks of Spark do not count the bytes of messages.
-    size = f" ({size_text(done.payload_bytes)} of messages)" if done.payload_bytes else ""
+    size = f" ({size_text(totals.payload_bytes)} of messages)" if totals is not None and totals.payload_bytes else ""
     return f"{counted(manifest.input.rows, 'row')}{size} in {seconds:.2f} s, {counts}; {written} written"
+
+
+def _of_changes(totals: ChangeTotals, job: DecodeJob) -> str:
+    text = ""
+    if totals.repeated:
+        text += f", {counted(totals.repeated, 'transaction')} sent again or out of order"
+        text += " left out" if job.options.drop_duplicates else ""
+    if totals.empty_payloads:
+        text += f", {counted(totals.empty_payloads, 'empty payload')} ignored"
+    if totals.text_columns:
+        columns = counted(totals.text_columns, "column")
+        text += f", {columns} as text, because types were altered ({', '.join(totals.altered_types)})"
+    return text
 
 
 def _without_rows(job: DecodeJob, skipped: int, undecided: int, *, keeps: bool) -> str:
@@ -299,21 +311,13 @@ def _without_rows(job: DecodeJob, skipped: int, undecided: int, *, keeps: bool) 
 def _decode_on_spark(job: DecodeJob, given: Mapping[str, Any]) -> str:
     """Run the job on Spark, and describe what it has read and written."""
     try:
-        from spark_udfs import decode_files
+        from spark_udfs.jobs.decode_files import SparkEngine, for_tasks, job_errors
         from spark_udfs.runtime.java import JavaNotFound
         from spark_udfs.runtime.progress import watched
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
             raise
         raise click.UsageError("--engine spark needs: pip install 'pgdecode[spark]'") from error
-    options: dict[str, Any]
-    what: str | tuple[str, ...] = job.what if len(job.what) > 1 else job.what[0]
-    if what == MESSAGES:
-        options = {"mode": job.options.mode, "keep": job.keep, "fields": job.fields, "in_stream": job.in_stream}
-        options["empty"] = job.options.empty
-    else:
-        options = {name: getattr(job.options, name) for name in parameters.DECLARED}
-        options |= {"position": job.position, "session": job.session, "catalog": job.catalog}
     which = given["master"], given["remote"], given["conf"]
     started = time.monotonic()
     try:
@@ -322,28 +326,13 @@ def _decode_on_spark(job: DecodeJob, given: Mapping[str, Any]) -> str:
             _session(*which) if any(which) else nullcontext(None) as session,
             nullcontext() if on_tasks is None else watched(session, on_tasks),
             plain_warnings(),
+            job_errors(),
         ):
-            done = decode_files(
-                session,
-                _location(job.source),
-                _location(job.target.path),
-                what=what,
-                storage_options=given["storage_options"],
-                payload=job.payload,
-                unwrap=job.unwrap,
-                accept_gap=job.accept_gap,
-                max_value_bytes=given["max_value_bytes"],
-                format=job.format,
-                overwrite=job.overwrite,
-                **options,
-            )
+            job = for_tasks(job)
+            manifest = run_job(job, SparkEngine(session, job), warn)
     except JavaNotFound as error:
         raise click.UsageError(str(error)) from error
-    return _report(job, Decoded(done.manifest), time.monotonic() - started)
-
-
-def _location(path: FilePath) -> Path | str:
-    return path if isinstance(path, Path) else str(path)
+    return _report(job, manifest, None, time.monotonic() - started)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pgdecode.cli.schema_changes import schema_changes, schema_changes_text
 from pgdecode.cli.terminal import counted, progress, standard_output
 from pgdecode.datasets.single_file import staged
 from pgdecode.datasets.target import target_at
-from pgdecode.files.envelope_batches import DecodedBatch, prepared_batches
+from pgdecode.files.envelope_batches import DecodedBatch, MessageOptions, prepared_batches
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.file_metadata import gaps_of, notes_of
 from pgdecode.files.message_statistics import FIELDS, MessageStatistics
@@ -128,10 +128,7 @@ def inspect(
         found = prepared_batches(
             files.files,
             described_batch,
-            FIELDS,
-            parameters.IN_STREAM[in_stream],
-            "PERMISSIVE",
-            limits=limits_with(max_value_bytes),
+            MessageOptions(FIELDS, parameters.IN_STREAM[in_stream], "PERMISSIVE", limits=limits_with(max_value_bytes)),
             workers=threads,
             kind_codes=True,
         )

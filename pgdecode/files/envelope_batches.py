@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +41,38 @@ _ANY_ORDER = 'in_stream="auto"'
 _LAST_ROWS = 64  # that are searched for a boundary first
 
 Prepared = TypeVar("Prepared")
+
+
+@dataclass(frozen=True)
+class MessageOptions:
+    """How payloads are decoded to messages. The fields are parameters of `decode_messages`.
+
+    Attributes
+    ----------
+    fields : sequence of str, optional
+        Envelope columns; by default all but `xid_basis`.
+    in_stream : {"ordered", "auto"} or bool
+    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
+        At a bad row: yield the rows before it and raise; return the row with its `error`; leave the row out.
+    empty : {"null", "error"}
+    limits : Limits
+    """
+
+    fields: Sequence[str] | None = None
+    in_stream: InStream | bool = "ordered"
+    mode: Mode = "FAILFAST"
+    empty: Empty = "null"
+    limits: Limits = LIMITS
+
+    def decoder(self) -> MessageDecoder:
+        """Make the decoder. It is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row."""
+        names = dict.fromkeys((*envelope_schema(self.fields).names, "error"))
+        return MessageDecoder(
+            in_stream=self.in_stream, fields=names, mode="PERMISSIVE", empty=self.empty, limits=self.limits
+        )
+
+
+USUAL = MessageOptions()
 
 
 @dataclass(frozen=True)
@@ -89,42 +121,18 @@ class DecodedBatch:
 
 
 def decoded_batches(
-    files: Sequence[PayloadFile],
-    *,
-    fields: Sequence[str] | None = None,
-    in_stream: InStream | bool = "ordered",
-    mode: Mode = "FAILFAST",
-    empty: Empty = "null",
-    limits: Limits = LIMITS,
-    batch_rows: int = BATCH_ROWS,
+    files: Sequence[PayloadFile], options: MessageOptions = USUAL, batch_rows: int = BATCH_ROWS
 ) -> Iterator[tuple[PayloadFile, DecodedBatch]]:
     """Decode the payloads of files one after the other, in order. Yield each batch with its file.
 
-    The stream state is kept between the batches of a file.
-
-    Parameters
-    ----------
-    files : sequence of PayloadFile
-    fields : sequence of str, optional
-        Envelope columns; by default all but `xid_basis`.
-    in_stream : {"ordered", "auto"} or bool
-        As in `decode_messages`.
-    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}
-        At a bad row: yield the rows before it and raise; return the row with its `error`; leave the row out.
-    empty : {"null", "error"}
-    limits : Limits
-        As in `decode_messages`.
-    batch_rows : int
-        The greatest number of rows in a batch.
+    The stream state is kept between the batches of a file. `batch_rows` is the greatest number of rows in a batch.
 
     Raises
     ------
     FileFault
         If a file is damaged, or in FAILFAST mode at a bad row, with its location.
     """
-    prepared = prepared_batches(
-        files, _nothing, fields, in_stream, mode, empty=empty, limits=limits, batch_rows=batch_rows
-    )
+    prepared = prepared_batches(files, _nothing, options, batch_rows=batch_rows)
     return ((file, batch) for file, batch, _ in prepared)
 
 
@@ -135,12 +143,8 @@ def _nothing(file: PayloadFile, batch: DecodedBatch) -> None:
 def prepared_batches(
     files: Sequence[PayloadFile],
     prepare: Callable[[PayloadFile, DecodedBatch], Prepared],
-    fields: Sequence[str] | None = None,
-    in_stream: InStream | bool = "ordered",
-    mode: Mode = "FAILFAST",
+    options: MessageOptions = USUAL,
     *,
-    empty: Empty = "null",
-    limits: Limits = LIMITS,
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
     kind_codes: bool = False,
@@ -153,7 +157,7 @@ def prepared_batches(
     that message is bad, the batch is decoded again. With `kind_codes`, the column `kind` has codes. `ends` are the ends
     of the rows before, for files that are not read from their beginning, and then those of all files.
     """
-    decoder = _decoder(fields, in_stream, empty, limits)
+    decoder = options.decoder()
     ends = {} if ends is None else ends
     starts = {path: end.streamed for path, end in ends.items()}
     streamed: bool | None = None
@@ -165,13 +169,13 @@ def prepared_batches(
                 last, start, expected = file, file.start, starts.get(file.path)
             yield _Item(file, start, source, expected)
             start += source.num_rows
-            if in_stream != "ordered":
+            if options.in_stream != "ordered":
                 continue
             # A single worker has decoded the rows before.
             expected = streamed if workers.n == 1 else _state_after(source.column(file.payload), expected)
 
     def decode(item: _Item) -> _Result[Prepared]:
-        batch, fault, after = _decode(decoder, item, in_stream, mode, kind_codes=kind_codes)
+        batch, fault, after = _decode(decoder, item, options, kind_codes=kind_codes)
         return _Result(item, None if batch is None else (batch, prepare(item.file, batch)), fault, after)
 
     last: PayloadFile | None = None
@@ -192,17 +196,11 @@ def prepared_batches(
 
 
 def joined_batches(
-    files: Sequence[PayloadFile],
-    *,
-    fields: Sequence[str] | None = None,
-    in_stream: bool | Literal["auto"] = "auto",
-    mode: Mode = "FAILFAST",
-    empty: Empty = "null",
-    limits: Limits = LIMITS,
-    batch_rows: int = BATCH_ROWS,
+    files: Sequence[PayloadFile], options: MessageOptions, batch_rows: int = BATCH_ROWS
 ) -> Iterator[tuple[PayloadFile, DecodedBatch]]:
     """Decode files to the same rows as `decoded_batches`, but join the batches of small files.
 
+    `in_stream` is not "ordered".
     A joined batch has no bad payloads. Its file and its `start` are those of the first row.
 
     Raises
@@ -210,7 +208,7 @@ def joined_batches(
     FileFault
         As in `decoded_batches`.
     """
-    decoder = _decoder(fields, in_stream, empty, limits)
+    decoder = options.decoder()
     for batches in read_together(files, batch_rows):
         joined = _joined(decoder, batches) if len(batches) > 1 and are_payloads(batches) else None
         if joined is not None:
@@ -218,7 +216,7 @@ def joined_batches(
             continue
         for file, start, source in batches:
             item = _Item(file, start, file.unwrapped(source, start), None)
-            batch, fault, _ = _decode(decoder, item, in_stream, mode)
+            batch, fault, _ = _decode(decoder, item, options)
             if batch is not None:
                 yield file, batch
             if fault is not None:
@@ -241,14 +239,8 @@ def _joined(decoder: MessageDecoder, batches: Sequence[RawBatch]) -> DecodedBatc
     return DecodedBatch(start, source, envelope, len(source), n_bytes, 0, seconds=perf_counter() - started)
 
 
-def _decoder(fields: Sequence[str] | None, in_stream: InStream | bool, empty: Empty, limits: Limits) -> MessageDecoder:
-    # The decoder is always PERMISSIVE, so that FAILFAST can yield the rows before a bad row.
-    names = dict.fromkeys((*envelope_schema(fields).names, "error"))
-    return MessageDecoder(in_stream=in_stream, fields=names, mode="PERMISSIVE", empty=empty, limits=limits)
-
-
 def _decode(
-    decoder: MessageDecoder, item: _Item, in_stream: InStream | bool, mode: Mode, *, kind_codes: bool = False
+    decoder: MessageDecoder, item: _Item, options: MessageOptions, *, kind_codes: bool = False
 ) -> tuple[DecodedBatch | None, FileFault | None, bool | None]:
     """Decode rows. Return their batch, the error after it, and the stream state at their end."""
     file, start, source, streamed = item
@@ -259,7 +251,7 @@ def _decode(
         fault = FileFault(f"{file.path}: rows from {start}: {error.detail}")
         fault.__cause__ = error
         return None, fault, None
-    batch, failed = _decoded(item, envelope, in_stream, mode)
+    batch, failed = _decoded(item, envelope, options)
     return replace(batch, seconds=perf_counter() - started), failed, after
 
 
@@ -301,19 +293,17 @@ def _state_after(payloads: pa.Array, streamed: bool | None) -> bool | None:
     return streamed
 
 
-def _decoded(
-    item: _Item, envelope: pa.RecordBatch, in_stream: InStream | bool, mode: Mode
-) -> tuple[DecodedBatch, FileFault | None]:
+def _decoded(item: _Item, envelope: pa.RecordBatch, options: MessageOptions) -> tuple[DecodedBatch, FileFault | None]:
     """Make the batch that `decoded_batches` yields, and its error."""
     file, start, source, _ = item
     errors = envelope.column("error")
     n_bad = len(errors) - errors.null_count
-    if n_bad and mode == "FAILFAST":
+    if n_bad and options.mode == "FAILFAST":
         bad = errors.is_valid().index(True).as_py()
         text = errors[bad].as_py()
         good_rows, good, rows = _without_keepalives(source.slice(0, bad), envelope.slice(0, bad), start)
         form = hint(source.column(file.payload)[bad].as_py())
-        fault = FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, in_stream)}{form}")
+        fault = FileFault(f"{file.path}: row {start + bad}: {text}{_hint(text, options.in_stream)}{form}")
         n_bytes = _payload_bytes(good_rows, file)
         return DecodedBatch(start, good_rows, good, bad, n_bytes, 0, messages=rows), fault
     n_read, n_bytes = source.num_rows, _payload_bytes(source, file)
@@ -323,7 +313,7 @@ def _decoded(
         bad_payloads = bad_batch(file, start, chosen, None, source.column(file.payload), errors.take(chosen))
     source, envelope, rows = _without_keepalives(source, envelope, start)
     errors = envelope.column("error")
-    if n_bad and mode == "DROPMALFORMED":
+    if n_bad and options.mode == "DROPMALFORMED":
         good = errors.is_null()
         source, envelope, rows = source.filter(good), envelope.filter(good), None
     bad_rows = Counter(code_of(text) for text in errors.drop_null().to_pylist()) if n_bad else {}

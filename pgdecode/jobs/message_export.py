@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from pgdecode.datasets.manifest import OutputFile
 from pgdecode.datasets.new_files import NewOutput
 from pgdecode.datasets.run import Run
+from pgdecode.datasets.state import State
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.envelope_batches import DecodedBatch, FileEnd, prepared_batches
+from pgdecode.files.envelope_batches import DecodedBatch, FileEnd, MessageOptions, prepared_batches
 from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
 from pgdecode.files.writers import message_layout, writer_to
 from pgdecode.payloads.workers import ONE_WORKER, Workers
-from pgdecode.protocol.limits import LIMITS, Limits
-from pgdecode.protocol.options import Empty, Format, InStream, Mode
+from pgdecode.protocol.options import Format
 from pgdecode.storage.object_path import FilePath
+
+# The end of the stem of a file that has the number of its run.
+_NUMBERED = re.compile(r"-\d{10}$")
 
 
 @dataclass
 class MessageTotals:
     """Counts of decoded messages, and the files that were written."""
 
-    rows: int = 0
     payload_bytes: int = 0
     bad_rows: Counter[str] = field(default_factory=Counter)  # by error code
     files: list[OutputFile] = field(default_factory=list)
@@ -36,14 +39,10 @@ class MessageTotals:
 def convert_messages(
     files: Sequence[PayloadFile],
     run: Run,
-    open_output: Callable[[PayloadFile], NewOutput],
+    stems: Sequence[str],
     *,
     format: Format,
-    fields: Sequence[str] | None = None,
-    in_stream: InStream | bool = "ordered",
-    mode: Mode = "FAILFAST",
-    empty: Empty = "null",
-    limits: Limits = LIMITS,
+    options: MessageOptions,
     batch_rows: int = BATCH_ROWS,
     workers: Workers = ONE_WORKER,
     ends: dict[FilePath, FileEnd] | None = None,
@@ -56,11 +55,11 @@ def convert_messages(
     ----------
     files : sequence of PayloadFile
     run : Run
-        It accepts the files.
-    open_output : callable
-        Creates the output file of an input file.
+        It creates and accepts the output files.
+    stems : sequence of str
+        The name of each output file, without its format.
     format : {"parquet", "jsonl", "csv"}
-    fields, in_stream, mode, empty, limits, batch_rows
+    options, batch_rows
         As in `decoded_batches`.
     workers : Workers
         They read ahead, decode and encode the output, which does not depend on their number.
@@ -77,25 +76,15 @@ def convert_messages(
         As in `decoded_batches`.
     """
     totals = MessageTotals()
-    wanted = fields_to_decode(fields) if format != "parquet" else envelope_schema(fields).names
-    schemas = {
-        file.path: pa.schema([*file.schema, *envelope_schema(dict.fromkeys((*wanted, "error")))]) for file in files
-    }
+    wanted = decoded_fields(options.fields, format)
+    schemas = {file.path: pa.schema([*file.schema, *message_schema(wanted)]) for file in files}
+    is_taken = taken_names(run.state)
 
     def prepared(file: PayloadFile, batch: DecodedBatch) -> pa.RecordBatch:
         return with_kept_columns(batch, file.keep, schemas[file.path])
 
     found = prepared_batches(
-        files,
-        prepared,
-        wanted,
-        in_stream,
-        mode,
-        empty=empty,
-        limits=limits,
-        batch_rows=batch_rows,
-        workers=workers,
-        ends=ends,
+        files, prepared, replace(options, fields=wanted), batch_rows=batch_rows, workers=workers, ends=ends
     )
     unfinished: list[tuple[NewOutput, int]] = []
 
@@ -105,12 +94,12 @@ def convert_messages(
 
     with closing(found), ExitStack() as ending:
         following = next(found, None)
-        for file in files:
+        for file, stem in zip(files, stems, strict=True):
             n_rows = 0
-            layout = message_layout(file.keep, fields)
+            layout = message_layout(file.keep, options.fields)
             # Workers encode the end of the file before while they decode this one.
             with ending.pop_all():
-                output = ending.enter_context(open_output(file))
+                output = ending.enter_context(run.files.open(stem, format, is_numbered=is_taken(stem)))
                 write = ending.enter_context(writer_to(output, format, schemas[file.path], layout, workers=workers))
                 while following is not None and following[0] is file:
                     _, batch, rows = following
@@ -118,7 +107,6 @@ def convert_messages(
                     if batch.bad is not None:
                         on_bad(batch.bad)
                     n_rows += len(rows)
-                    totals.rows += batch.n_read
                     totals.payload_bytes += batch.n_bytes
                     totals.bad_rows.update(batch.bad_rows)
                     on_rows(batch.n_read)
@@ -128,6 +116,33 @@ def convert_messages(
             unfinished.append((output, n_rows))
     accept()
     return totals
+
+
+def taken_names(state: State) -> Callable[[str], bool]:
+    """Return a function that tells whether an earlier run may have given an output the name of a stem.
+
+    It may have named it after an input file whose path ends with the stem, or have added its number.
+    """
+    by_name: dict[str, list[str]] = {}
+    for item in state.files:
+        path = f"/{item.path}".removesuffix(".parquet")
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+
+    def is_taken(stem: str) -> bool:
+        has_number = bool(state.files) and _NUMBERED.search(stem) is not None
+        return has_number or any(path.endswith(f"/{stem}") for path in by_name.get(stem.rpartition("/")[2], ()))
+
+    return is_taken
+
+
+def decoded_fields(fields: Sequence[str] | None, format: Format) -> Sequence[str]:
+    """Return the envelope columns that are decoded to write `fields` in a format."""
+    return fields_to_decode(fields) if format != "parquet" else envelope_schema(fields).names
+
+
+def message_schema(decoded: Sequence[str]) -> pa.Schema:
+    """Return the envelope columns that are written: the decoded ones, and `error`."""
+    return envelope_schema(dict.fromkeys((*decoded, "error")))
 
 
 def with_kept_columns(batch: DecodedBatch, keep: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.input_selection import (
@@ -28,6 +27,8 @@ from pgdecode.files.payload_files import USUAL_NAMES, find_files, open_files
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.object_path import FilePath, ObjectPath, real_path, relative_name, size_of
 
+Listing = list[tuple[FilePath, Listed]]
+
 
 @dataclass(frozen=True)
 class NewInput:
@@ -42,38 +43,51 @@ class NewInput:
     files : sequence of PayloadFile
         Files with new rows, without those that have been decoded.
     selection : Selection
+    listing : list of (path, Listed)
+        All files, in the order of their names.
+    ordered : OrderedFiles or None
+        `files` as one sequence; None for messages.
+    last : int
+        The last position before the files, for changes.
     """
 
     source: FilePath
     state: State
     files: Sequence[PayloadFile]
     selection: Selection
+    listing: Listing
+    ordered: OrderedFiles | None = None
+    last: int = -1
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has come since the last run."""
         return not any(file.n_rows for file in self.files) and bool(self.state.files)
 
-    def described(self, rows: int, first: int | None, last: int | None, *, is_counted: bool) -> Input:
-        """Describe the input for the manifest."""
+    @property
+    def sequence(self) -> OrderedFiles:
+        """The files as one sequence, for changes."""
+        assert self.ordered is not None
+        return self.ordered
+
+    def described(self, first: int | None, last: int | None) -> Input:
+        """Describe the input for the manifest. The arguments are its first and last position."""
         files = [
             {"path": relative_name(file.path, self.source), "rows": file.n_rows, "bytes": size_of(file.path)}
             for file in self.files
         ]
         gaps = [gap.as_dict(self.source) for gap in gaps_of(self.files)]
+        rows = sum(file.n_rows for file in self.files)
+        is_counted = self.ordered is not None and self.ordered.is_counted
         return Input(rows, first, last, is_counted, source_of(self.files), files, gaps)
 
-    def state_after(
-        self, fingerprints: Mapping[FilePath, str], streamed: Mapping[FilePath, bool | None] | None = None, **more: Any
-    ) -> State:
-        """Return the state after the run, once all files are decoded. `more` are other values of the state.
+    def state_after(self, fingerprints: Mapping[FilePath, str], streamed: Mapping[FilePath, bool | None]) -> State:
+        """Return the state after the run, once all files are decoded.
 
         `fingerprints` are of the last rows of files, and `streamed` the stream states at the ends of files.
         """
         decoded = [
-            item._replace(
-                fingerprint=fingerprints.get(file.path), in_stream=None if streamed is None else streamed.get(file.path)
-            )
+            item._replace(fingerprint=fingerprints.get(file.path), in_stream=streamed.get(file.path))
             for file, (item, _) in zip(self.files, self.selection.new, strict=True)
         ]
         # Entries of decoders that were saved have no path.
@@ -82,7 +96,25 @@ class NewInput:
             # What has been decoded last is at the end.
             entries.pop(item.path, None)
             entries[item.path] = item
-        return replace(self.state, source=source_of(self.files) or self.state.source, files=[*entries.values()], **more)
+        state = replace(self.state, source=source_of(self.files) or self.state.source, files=[*entries.values()])
+        if self.ordered is not None:
+            state = replace(state, position=self.ordered.position, is_counted=self.ordered.is_counted)
+        return state
+
+    def check_all_there(self) -> None:
+        """Check that no decoded file has gone, for an output that is made anew from all files.
+
+        Raises
+        ------
+        RunError
+        """
+        listed = {item.path for _, item in self.listing}
+        same = {(item.first, item.last, item.rows) for item in self.selection.same}
+        for item in self.state.files:
+            if item.path not in listed and (item.first is None or (item.first, item.last, item.rows) not in same):
+                raise RunError(
+                    f"{item.path}: is missing: a snapshot is made anew from all files, and this one was decoded before"
+                )
 
 
 def new_messages(
@@ -105,21 +137,24 @@ def new_messages(
     RunError
         If a file has changed after it was decoded.
     """
-    paths = _unknown(source, state)
-    opened = open_files([path for path, _ in paths], payload, keep, unwrap) if paths else []
-    entries = [_described(file, item, _usual_position(file)) for file, (_, item) in zip(opened, paths, strict=True)]
-    return _selected(source, state, opened, select_by_name(entries, state, is_ordered=False), entries)
+    listing = listing_of(source, may_be_empty=bool(state.files))
+    paths = _unknown(listing, state)
+    opened = open_files([*paths], payload, keep, unwrap) if paths else []
+    entries = [_described(file, item, _usual_position(file)) for file, item in zip(opened, paths.values(), strict=True)]
+    selection = select_by_name(entries, state, is_ordered=False)
+    return NewInput(source, state, _selected(state, opened, selection, entries), selection, listing)
 
 
 def new_changes(
     source: FilePath,
     state: State,
-    last: int,
     payload: str,
     position: str | None = None,
     session: str | None = None,
     unwrap: Unwrap = "auto",
-) -> tuple[NewInput, OrderedFiles]:
+    *,
+    listing: Listing | None = None,
+) -> NewInput:
     """Find the files that continue the sequence of payloads.
 
     Parameters
@@ -127,10 +162,10 @@ def new_changes(
     source : Path or ObjectPath
     state : State
         After the last run.
-    last : int
-        The last position that has been decoded; -1 before the first run.
     payload, position, session, unwrap
         As in `ordered_files`.
+    listing : list of (path, Listed), optional
+        Of the source, if it has been made.
 
     Raises
     ------
@@ -140,43 +175,29 @@ def new_changes(
         If a file came too late, has changed after it was decoded, or comes from another slot; if payloads are missing
         before it; or if positions come from elsewhere than those before.
     """
-    paths = _unknown(source, state)
+    last = -1 if state.replication is None else int(state.replication["position"]) - 1
+    listing = listing_of(source, may_be_empty=bool(state.files)) if listing is None else listing
+    paths = _unknown(listing, state)
     if not paths:
-        return NewInput(source, state, [], Selection([], [])), OrderedFiles((), state.position, session)
-    listing = dict(paths)
-    ordered = open_ordered([*listing], payload, position, session, unwrap)
+        return NewInput(source, state, [], Selection([], []), listing, OrderedFiles((), state.position, session), last)
+    ordered = open_ordered([*paths], payload, position, session, unwrap)
     if ordered.is_counted:
         ordered = replace(ordered, position=None)
     _check_positions(state, ordered)
     column = ordered.position
-    entries = [_described(file, listing[file.path], column) for file in ordered.files]
+    entries = [_described(file, paths[file.path], column) for file in ordered.files]
     if column is None:
         selection = select_by_name(entries, state, is_ordered=True)
     else:
         selection = select_by_position(entries, state, last)
-    found = _selected(source, state, ordered.files, selection, entries)
-    check_source(state, source_of(found.files))
-    check_no_gap(state, last, selection, is_captured=is_captured(found.files))
-    return found, replace(ordered, files=tuple(found.files), first_position=last + 1, last_session=state.session)
+    files = _selected(state, ordered.files, selection, entries)
+    check_source(state, source_of(files))
+    check_no_gap(state, last, selection, is_captured=is_captured(files))
+    ordered = replace(ordered, files=tuple(files), first_position=last + 1, last_session=state.session)
+    return NewInput(source, state, files, selection, listing, ordered, last)
 
 
-def check_all_there(found: NewInput) -> None:
-    """Check that no decoded file has gone, for an output that is made anew from all files.
-
-    Raises
-    ------
-    RunError
-    """
-    listed = {item.path for _, item in listing_of(found.source, may_be_empty=True)}
-    same = {(item.first, item.last, item.rows) for item in found.selection.same}
-    for item in found.state.files:
-        if item.path not in listed and (item.first is None or (item.first, item.last, item.rows) not in same):
-            raise RunError(
-                f"{item.path}: is missing: a snapshot is made anew from all files, and this one was decoded before"
-            )
-
-
-def listing_of(source: FilePath, *, may_be_empty: bool = False) -> list[tuple[FilePath, Listed]]:
+def listing_of(source: FilePath, *, may_be_empty: bool = False) -> Listing:
     """List the files of a path with their sizes and times, without opening them.
 
     Raises
@@ -193,7 +214,7 @@ def listing_of(source: FilePath, *, may_be_empty: bool = False) -> list[tuple[Fi
         return [(source, Listed(real, stat.st_size, str(stat.st_mtime_ns)))]
     # Text, because there may be a hundred thousand of them.
     start = 0 if str(source) == "." else len(os.path.join(source, ""))
-    found: list[tuple[FilePath, Listed]] = []
+    found: Listing = []
     for path in paths:
         name = str(path)
         stat = os.stat(name)
@@ -205,9 +226,9 @@ def _version(path: FilePath) -> str:
     return path.e_tag or "" if isinstance(path, ObjectPath) else ""
 
 
-def _unknown(source: FilePath, state: State) -> list[tuple[FilePath, Listed]]:
-    found = listing_of(source, may_be_empty=bool(state.files))
-    return [found[number] for number in unknown_files([item for _, item in found], state)]
+def _unknown(listing: Listing, state: State) -> dict[FilePath, Listed]:
+    """Return the files of a listing that the state does not have, or not so."""
+    return dict(listing[number] for number in unknown_files([item for _, item in listing], state))
 
 
 def _usual_position(file: PayloadFile) -> str | None:
@@ -228,8 +249,8 @@ def _described(file: PayloadFile, listed: Listed, column: str | None) -> InputFi
 
 
 def _selected(
-    source: FilePath, state: State, opened: Sequence[PayloadFile], selection: Selection, entries: Sequence[InputFile]
-) -> NewInput:
+    state: State, opened: Sequence[PayloadFile], selection: Selection, entries: Sequence[InputFile]
+) -> list[PayloadFile]:
     """Check the files that the state has, and leave out the rows that have been decoded."""
     files = {item.path: file for item, file in zip(entries, opened, strict=True)}
 
@@ -238,7 +259,7 @@ def _selected(
         return fingerprint_of(next(batches).column(files[item.path].payload)[0])
 
     check_fingerprints(selection, state, fingerprint)
-    return NewInput(source, state, [files[item.path].after(n_rows) for item, n_rows in selection.new], selection)
+    return [files[item.path].after(n_rows) for item, n_rows in selection.new]
 
 
 def _check_positions(state: State, ordered: OrderedFiles) -> None:

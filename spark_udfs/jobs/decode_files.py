@@ -5,33 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pgdecode import RelationCatalog
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.changes.stored_state import renames_since, replication_of, with_replication
+from pgdecode.changes.stored_state import replication_of
 from pgdecode.datasets.errors import RunError
-from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.run import Run
 from pgdecode.datasets.target import target_at
-from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, encoding_of, overridden, user_types_of
+from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
 from pgdecode.files.ordered_files import OrderedFiles, OrderFault, interruptions, session_text
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
-from pgdecode.jobs.new_input import new_changes, new_messages
+from pgdecode.jobs.decode_run import CHANGES, MESSAGES, DecodeJob, RunOutput, SequenceEnd, decode
+from pgdecode.jobs.new_input import NewInput
 from pgdecode.protocol.options import Format, InStream, Unwrap, stream_option
 from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.options import DEFAULTS, FileKeywords, Options, with_options
 from pgdecode.storage.errors import PathError
-from pgdecode.storage.object_path import FilePath, is_object, object_path
+from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, is_object
 from spark_udfs.dataframes.kept_changes import add_kept
 from spark_udfs.jobs import file_route
-from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
+from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts
 from spark_udfs.runtime.session import local_session
@@ -188,133 +188,122 @@ def decode_files(
     149
     """
     given = Options.of(options)
-    chosen = None if fields is None else tuple(fields)
-    job: MessageJob | ChangeJob
     if what == MESSAGES:
         of_changes = {"session": session is not None, "catalog": catalog is not None}
         of_changes |= {name: getattr(given, name) != DEFAULTS[name] for name in options if name not in _OF_ALL}
         _refuse(of_changes, "changes and tables")
-        of_messages = (given.mode, format, given.empty, given.limits)
-        job = MessageJob(tuple(dict.fromkeys(keep)), chosen, stream_option(in_stream), *of_messages)
+        names: tuple[str, ...] = (MESSAGES,)
     else:
         _refuse({"keep": bool(keep), "in_stream": in_stream != "auto"}, "messages")
         names = _outputs((what,) if isinstance(what, str) else tuple(what))
-        job = ChangeJob(names, chosen, given, catalog, format, in_folders=not isinstance(what, str))
-    call = _Call(spark, _file_path(source, storage_options), payload, unwrap, position, session, accept_gap)
-    folder = target_at(_file_path(target, storage_options))
-    with job_errors(), folder.begin(job.what, job.in_manifest, source=call.source, overwrite=overwrite) as run:
-        return RunResult.of(_messages(call, job, run) if isinstance(job, MessageJob) else _changes(call, job, run))
-
-
-@dataclass(frozen=True)
-class _Call:
-    """What a call reads. The fields are parameters of `decode_files`."""
-
-    spark: SparkSession | None
-    source: FilePath
-    payload: str
-    unwrap: Unwrap
-    position: str | None
-    session: str | None
-    accept_gap: bool
-
-    def running(self) -> AbstractContextManager[SparkSession]:
-        """Return the session, or start a local one."""
-        return nullcontext(self.spark) if self.spark is not None else local_session()
-
-    def check(self, files: Sequence[PayloadFile]) -> None:
-        """Check that files are Parquet, and that gaps before them are accepted."""
-        if any(file.converted for file in files):
-            raise PathError(f"{self.source}: not a Parquet file; on Spark, payloads are in Parquet")
-        accepted_gaps(files, accept_gap=self.accept_gap)
-
-
-def _messages(call: _Call, job: MessageJob, run: Run) -> Manifest | None:
-    """Decode new files to messages, and commit the run; None if there are none."""
-    found = new_messages(call.source, run.state, call.payload, job.keep, call.unwrap)
-    if found.is_empty:
-        return None
-    call.check(found.files)
-    for file, (_, n_before) in zip(found.files, found.selection.new, strict=True):
-        if n_before and job.in_stream == "ordered":
-            raise RunError(f'{file.path}: has grown, but on Spark, in_stream="ordered" decodes whole files')
-    with call.running() as spark:
-        # Without rows, the first file still has the columns of the output.
-        files = found.files or payload_files(call.source, call.payload, job.keep, call.unwrap)[:1]
-        written = file_route.write_messages(spark, files, run, job)
-    n_rows = sum(file.n_rows for file in found.files)
-    manifest = Manifest(
-        "spark",
-        job.what,
-        job.in_manifest,
-        found.described(n_rows, None, None, is_counted=False),
-        rows=sum(file.rows for file in written.files),
-        bad_rows=written.bad_rows,
-        files=written.files,
-        tasks=written.tasks,
+    job = for_tasks(
+        DecodeJob(
+            _file_path(source, storage_options),
+            target_at(_file_path(target, storage_options)),
+            names,
+            format,
+            payload,
+            unwrap,
+            position,
+            session,
+            given,
+            catalog=catalog,
+            keep=tuple(dict.fromkeys(keep)),
+            fields=None if fields is None else tuple(fields),
+            in_stream=stream_option(in_stream),
+            in_folders=not isinstance(what, str),
+            accept_gap=accept_gap,
+            overwrite=overwrite,
+        )
     )
-    return run.commit(manifest, found.state_after({}))
+    with job_errors():
+        return RunResult.of(decode(job, SparkEngine(spark, job)))
 
 
-def _changes(call: _Call, job: ChangeJob, run: Run) -> Manifest | None:
-    """Decode new files to changes and tables, and commit the run; None if there are none."""
-    before = replication_of(run.state)
-    last = before.position - 1
-    found, ordered = new_changes(call.source, run.state, last, call.payload, call.position, call.session, call.unwrap)
-    if found.is_empty:
-        return None
-    call.check(found.files)
-    position, files, session = _columns(call, ordered, before)
-    types = user_types_of(files, [UserType(*item) for item in run.state.user_types])
-    encoding = encoding_of(files, job.options.encoding)
-    options = replace(job.options, types=overridden(types, job.options.types) or None, encoding=encoding)
-    with_footers = replace(job, options=options, catalog=job.catalog or catalog_of(files))
-    state = None if run.last is None else before
-    try:
-        with call.running() as spark:
-            has_time = session_has_time(spark)
-            done = file_route.write_changes(spark, files, position, with_footers, has_time, run, state, session)
-    except KeyError as error:
-        raise PathError(f"{call.source}: {error.args[0]}") from error
-    after = done.index.end
-    add_kept(after, done.kept)
-    partitions = done.index.partitions
-    first, end = (partitions[0].first, partitions[-1].last) if partitions else (None, None)
-    manifest = Manifest(
-        "spark",
-        job.what,
-        job.in_manifest,
-        found.described(done.rows, first, end, is_counted=False),
-        rows=sum(file.rows for file in done.written.files),
-        bad_rows=done.written.bad_rows,
-        skipped=done.index.n_skipped,
-        undecided=done.index.n_undecided,
-        last_lsn=after.last_lsn,
-        files=done.written.files,
-        tasks=done.written.tasks,
-        renames=renames_since(after, job.options.renames, last + 1),
-    )
-    captured = files[-1].captured if files else None
-    sessions = (done.session, None if captured is None else session_text(captured.session), run.state.session)
-    of_input = found.state_after(
-        {},
-        user_types=[(item.oid, item.name, item.declaration) for item in types],
-        session=next((item for item in sessions if item is not None), None),
-        position=position,
-        is_counted=False,
-    )
-    return run.commit(manifest, with_replication(of_input, after, run.files.payload_path()))
+class SparkEngine:
+    """Decodes by tasks of Spark. It checks the options of the job.
+
+    Parameters
+    ----------
+    spark : SparkSession or None
+        None: a local session is started.
+    job : DecodeJob
+    """
+
+    name: Literal["spark"] = "spark"
+
+    def __init__(self, spark: SparkSession | None, job: DecodeJob) -> None:
+        self._spark = spark
+        self._config: MessageJob | ChangeJob
+        if job.is_of_messages:
+            self._config = MessageJob(**vars(job.message_options), keep=job.keep, format=job.format)
+        else:
+            tables = tuple(None if name == CHANGES else name for name in job.what)
+            self._config = ChangeJob(tables, job.fields, job.options, job.catalog, job.format, job.in_folders)
+
+    def _session(self) -> AbstractContextManager[SparkSession]:
+        return nullcontext(self._spark) if self._spark is not None else local_session()
+
+    def messages(self, job: DecodeJob, run: Run, found: NewInput) -> RunOutput:
+        """Decode files to messages, as `Engine.messages`."""
+        assert isinstance(self._config, MessageJob)
+        _check_parquet(job, found)
+        for file, (_, n_before) in zip(found.files, found.selection.new, strict=True):
+            if n_before and job.in_stream == "ordered":
+                raise RunError(f'{file.path}: has grown, but on Spark, in_stream="ordered" decodes whole files')
+        with self._session() as spark:
+            # Without rows, the first file still has the columns of the output.
+            files = found.files or payload_files(job.source, job.payload, job.keep, job.unwrap)[:1]
+            return RunOutput(*file_route.write_messages(spark, files, run, self._config))
+
+    def changes(self, job: DecodeJob, run: Run, found: NewInput) -> RunOutput:
+        """Decode files to changes and tables, as `Engine.changes`."""
+        assert isinstance(self._config, ChangeJob)
+        _check_parquet(job, found)
+        before = replication_of(run.state)
+        position, files, session = _columns(job, found.sequence, before)
+        types = user_types_of(files, [UserType(*item) for item in run.state.user_types])
+        encoding = encoding_of(files, job.options.encoding)
+        options = replace(job.options, types=overridden(types, job.options.types) or None, encoding=encoding)
+        with_footers = replace(self._config, options=options, catalog=job.catalog or catalog_of(files))
+        state = None if run.last is None else before
+        try:
+            with self._session() as spark:
+                has_time = session_has_time(spark)
+                done = file_route.write_changes(spark, files, position, with_footers, has_time, run, state, session)
+        except KeyError as error:
+            raise PathError(f"{job.source}: {error.args[0]}") from error
+        after = done.index.end
+        add_kept(after, done.kept)
+        partitions = done.index.partitions
+        first, last = (partitions[0].first, partitions[-1].last) if partitions else (None, None)
+        captured = files[-1].captured if files else None
+        sessions = (done.session, None if captured is None else session_text(captured.session), run.state.session)
+        end = SequenceEnd(
+            after,
+            first,
+            last,
+            done.index.n_skipped,
+            [(item.oid, item.name, item.declaration) for item in types],
+            next((item for item in sessions if item is not None), None),
+        )
+        return RunOutput(*done.written, end=end)
+
+
+def _check_parquet(job: DecodeJob, found: NewInput) -> None:
+    if any(file.converted for file in found.files):
+        raise PathError(f"{job.source}: not a Parquet file; on Spark, payloads are in Parquet")
 
 
 def _columns(
-    call: _Call, ordered: OrderedFiles, before: ReplicationState
+    job: DecodeJob, ordered: OrderedFiles, before: ReplicationState
 ) -> tuple[str, Sequence[PayloadFile], str | None]:
     """Return the position column, the files with the columns to read, and the session column.
 
     Sessions of captured files matter only if one of them ended with an open transaction.
     """
     if ordered.position is None:
-        raise PathError(f"{call.source}: needs a column with positions, because rows on Spark have no order")
+        raise PathError(f"{job.source}: needs a column with positions, because rows on Spark have no order")
     files, session = ordered.files, ordered.session
     if files and session == CAPTURE_SESSION and not before.undecided and not interruptions(files):
         kept = tuple(name for name in files[0].keep if name != CAPTURE_SESSION)
@@ -344,26 +333,37 @@ def _file_path(location: Location, options: Mapping[str, str] | None) -> FilePat
     PathError
         If only Spark can read and write there.
     """
-    if is_path(location):
-        # Absolute, because tasks may have another working directory.
-        return Path(location).absolute()
-    if not is_object(location):
+    if not is_path(location) and not is_object(location):
         raise PathError(
             f"{location}: only Spark reads and writes this, not the tasks of decode_files: use a path, s3://, gs://, "
             "az:// or abfss://; or spark_udfs.changes(spark.read.parquet(...)).write, parse_pgoutput for messages"
         )
-    found = object_path(str(location), options)
-    found.check_public()
-    return found
+    return file_path(location, options)
 
 
-def _outputs(names: Sequence[str]) -> tuple[str | None, ...]:
+def for_tasks(job: DecodeJob) -> DecodeJob:
+    """Return a job whose paths are those of tasks, which may have another working directory.
+
+    Raises
+    ------
+    PathError
+        If a path has credentials, which are not sent to tasks.
+    """
+    paths = []
+    for path in (job.source, job.target.path):
+        if isinstance(path, ObjectPath):
+            path.check_public()
+        paths.append(path.absolute() if isinstance(path, Path) else path)
+    return replace(job, source=paths[0], target=target_at(paths[1]))
+
+
+def _outputs(names: Sequence[str]) -> tuple[str, ...]:
     if MESSAGES in names:
         raise ValueError('what: "messages" cannot be an item of a sequence: messages are the only output')
     unknown = [name for name in names if name != CHANGES and "." not in name]
     if unknown or not names:
         raise ValueError(f'what is "messages", "changes" or tables as "schema.table", not {(unknown or names)!r}')
-    return tuple(dict.fromkeys(None if name == CHANGES else normal_name(name) for name in names))
+    return tuple(dict.fromkeys(name if name == CHANGES else normal_name(name) for name in names))
 
 
 def _refuse(given: Mapping[str, bool], of: str) -> None:

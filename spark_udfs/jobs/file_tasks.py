@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from pgdecode.changes.committed_changes import ChangeSlice, values_of
 from pgdecode.changes.record_batches import Builder
 from pgdecode.datasets.new_files import NewFiles
-from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.envelope_batches import DecodedBatch, decoded_batches, joined_batches
-from pgdecode.files.envelope_text import fields_to_decode
 from pgdecode.files.ordered_files import OrderFault
 from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.writers import message_layout
-from pgdecode.jobs.message_export import with_kept_columns
+from pgdecode.jobs.message_export import decoded_fields, message_schema, with_kept_columns
 from pgdecode.partitions.partition_decoder import used_versions
 from pgdecode.partitions.partition_index import slices
 from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader
@@ -89,24 +87,19 @@ class MessageTask(WorkerFunction):
         FileFault
             As in `decoded_batches`, and if a `keep` column has another type in another file.
         """
-        schema, config = self._schema, self.config
-        in_stream, wanted = config.in_stream, self._wanted
-        others: dict[str, Any] = {"mode": config.mode, "empty": config.empty, "limits": config.limits}
-        if in_stream != "ordered" and all(piece.schema == self.kept for piece in pieces):
-            found = joined_batches(pieces, fields=wanted, in_stream=in_stream, **others)
-        else:
-            found = decoded_batches(pieces, fields=wanted, in_stream=in_stream, **others)
-        for piece, batch in found:
+        schema = self._schema
+        options = replace(self.config, fields=self._wanted)
+        are_joined = options.in_stream != "ordered" and all(piece.schema == self.kept for piece in pieces)
+        for piece, batch in (joined_batches if are_joined else decoded_batches)(pieces, options):
             yield batch, self._with_kept_types(piece, batch, schema)
 
     @property
     def _wanted(self) -> Sequence[str]:
-        fields = self.config.fields
-        return fields_to_decode(fields) if self.config.format != "parquet" else envelope_schema(fields).names
+        return decoded_fields(self.config.fields, self.config.format)
 
     @property
     def _schema(self) -> pa.Schema:
-        return pa.schema([*self.kept, *envelope_schema(dict.fromkeys((*self._wanted, "error")))])
+        return pa.schema([*self.kept, *message_schema(self._wanted)])
 
     def _with_kept_types(self, piece: PayloadFile, batch: DecodedBatch, schema: pa.Schema) -> pa.RecordBatch:
         source = batch.source

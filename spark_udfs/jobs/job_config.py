@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
 from pgdecode import MessageDecoder, RelationCatalog
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_export import table_file_name
+from pgdecode.files.envelope_batches import MessageOptions
 from pgdecode.partitions.source_index import SourceIndex
-from pgdecode.protocol.limits import LIMITS, Limits
 from pgdecode.protocol.messages import ENVELOPE
-from pgdecode.protocol.options import Empty, Format, InStream, Mode, check_option, options_of
+from pgdecode.protocol.options import Format, Mode, check_option
 from pgdecode.rows.options import Options
 from spark_udfs.dataframes.changes import check_fields, output_of
 from spark_udfs.dataframes.outputs import ChangeOutput, Output
 
-MESSAGES = "messages"
-CHANGES = "changes"
-
 
 @dataclass(frozen=True)
-class MessageJob:
+class MessageJob(MessageOptions):
     """A job that writes messages: `keep` columns, then the envelope's `fields`, or None for the default columns.
 
     Raises
@@ -33,13 +29,8 @@ class MessageJob:
         For options that do not exist, and if a `keep` column has the name of an envelope column.
     """
 
-    keep: tuple[str, ...]
-    fields: tuple[str, ...] | None
-    in_stream: InStream | bool
-    mode: Mode
-    format: Format
-    empty: Empty = "null"
-    limits: Limits = LIMITS
+    keep: tuple[str, ...] = ()
+    format: Format = "parquet"
 
     def __post_init__(self) -> None:
         check_option("mode", self.mode, Mode)
@@ -51,17 +42,6 @@ class MessageJob:
             raise ValueError(f"keep: a decoded column has the name {collision!r}")
         envelope_schema(self.fields)
         MessageDecoder(in_stream=self.in_stream, empty=self.empty)
-
-    @property
-    def what(self) -> tuple[str, ...]:
-        """The output, for the manifest."""
-        return (MESSAGES,)
-
-    @property
-    def in_manifest(self) -> dict[str, Any]:
-        """The options that change the rows."""
-        names = ("mode", "empty", "format", "fields", "keep", "in_stream")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -87,17 +67,6 @@ class ChangeJob:
         check_option("format", self.format, Format)
         if self.fields is not None and len(self.names) > 1:
             raise ValueError("fields can be used only with one output")
-
-    @property
-    def what(self) -> tuple[str, ...]:
-        """The outputs, for the manifest."""
-        return tuple(name or CHANGES for name in self.names)
-
-    @property
-    def in_manifest(self) -> dict[str, Any]:
-        """The options that change the rows."""
-        fields = {} if self.fields is None else {"fields": self.fields}
-        return {**options_of(self.options), "format": self.format, "snapshot": False, "net": False, **fields}
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from typing import Any, get_type_hints
 from pgdecode import RelationCatalog
 from pgdecode.files.file_metadata import UserType, encoding_of, overridden
 from pgdecode.files.payload_file import PayloadFile
+from pgdecode.jobs.decode_run import CHANGES, MESSAGES
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import MAX_VALUE_BYTES, Unwrap, check_option, limits_with, stream_option
 from pgdecode.rows.options import OF_TABLES, Options, TableFrameKeywords
 from pgdecode.storage.errors import PathError
-from spark_udfs.jobs.job_config import CHANGES, MESSAGES, ChangeJob, MessageJob
+from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.runtime.storage import is_path
 from spark_udfs.schema.years import any_year
 
@@ -125,13 +126,12 @@ def _parsed(name: str, text: str) -> Any:
 def _message_job(found: Mapping[str, Any]) -> MessageJob:
     _refuse(found, _OF_CHANGES, "changes and tables")
     return MessageJob(
-        found.get("keep") or (),
         found.get("fields"),
         found.get("in_stream", "auto"),
         found.get("mode", "FAILFAST"),
-        "parquet",
         found.get("empty", "null"),
         limits_with(found.get("max_value_bytes", MAX_VALUE_BYTES)),
+        found.get("keep") or (),
     )
 
 

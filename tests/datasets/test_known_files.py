@@ -10,6 +10,8 @@ import obstore
 import pytest
 from growing_input import captured_file, in_parquet
 
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.run import Target
 from support.captured_files import transaction
 from support.data_sets import local, objects
 from support.emulators import Emulator
@@ -111,3 +113,28 @@ def test_decoded_objects_are_not_requested(run: Shell, store: Emulator, monkeypa
     done = run(*call)
     assert (done.code, "nothing new" in done.err) == (0, True), done.err
     assert not [path for path in requested if path.endswith(".parquet")]
+
+
+def test_a_call_for_messages_reads_the_last_manifest_only(run: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Target.manifest
+    numbers: list[int] = []
+
+    def counted(target: Target, number: int) -> Manifest:
+        numbers.append(number)
+        return read(target, number)
+
+    monkeypatch.setattr(Target, "manifest", counted)
+    for number in range(4):
+        numbers.clear()
+        captured(number, number + 1)
+        assert run("decode", "raw", "out").code == 0
+        assert set(numbers) == ({number} if number else set())
+
+
+def test_files_of_the_same_name_in_other_folders_do_not_replace_each_other(run: Shell) -> None:
+    # "a-0000000002" is also the name of what the second call makes of "a".
+    for number, name in enumerate(["1/a", "2/a", "3/a-0000000002", "4/b/a"]):
+        in_parquet(Path(f"raw/{name}.parquet"), transaction(number))
+        assert run("decode", f"raw/{name.partition('/')[0]}", "out").code == 0
+    names = {file["name"] for manifest in local(Path("out")).checked() for file in manifest["files"]}
+    assert len(names) == 4

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
-from pgdecode.files.envelope_batches import _state_after, decoded_batches
+from pgdecode.files.envelope_batches import MessageOptions, _state_after, decoded_batches
 from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from support import captures
@@ -54,7 +54,7 @@ def test_a_batch_past_what_arrow_holds_is_named_by_its_first_row(
 ) -> None:
     monkeypatch.setattr("pgdecode.files.envelope_batches.MessageDecoder.decode_after", raise_too_large)
     with pytest.raises(FileFault, match=r"raw\.parquet: rows from 0: new of this batch .*; decode fewer rows at once$"):
-        list(decoded_batches([file_of(tmp_path, [BEGIN])], mode="PERMISSIVE"))
+        list(decoded_batches([file_of(tmp_path, [BEGIN])], MessageOptions(mode="PERMISSIVE")))
 
 
 def raise_too_large(
@@ -65,14 +65,16 @@ def raise_too_large(
 
 def test_permissive_keeps_bad_rows_and_counts_them(tmp_path: Path) -> None:
     file = file_of(tmp_path, [BEGIN, b"z", None, b"B"])
-    batches = [batch for _, batch in decoded_batches([file], mode="PERMISSIVE", batch_rows=2)]
+    batches = [batch for _, batch in decoded_batches([file], MessageOptions(mode="PERMISSIVE"), 2)]
     assert [(batch.start, batch.n_read, batch.n_bad) for batch in batches] == [(0, 2, 1), (2, 2, 1)]
     errors = [error for batch in batches for error in batch.envelope.column("error").to_pylist()]
     assert [error and error.split(" ")[0] for error in errors] == [None, "UNKNOWN_TAG", None, "TRUNCATED"]
 
 
 def test_dropmalformed_leaves_bad_rows_out_of_both_sides(tmp_path: Path) -> None:
-    [(_, batch)] = decoded_batches([file_of(tmp_path, [BEGIN, b"z", None, COMMIT])], mode="DROPMALFORMED")
+    [(_, batch)] = decoded_batches(
+        [file_of(tmp_path, [BEGIN, b"z", None, COMMIT])], MessageOptions(mode="DROPMALFORMED")
+    )
     assert (batch.n_read, batch.n_bad) == (4, 1)
     assert batch.n_bytes == len(BEGIN) + 1 + len(COMMIT)
     assert batch.source.column("data").to_pylist() == [BEGIN, None, COMMIT]
@@ -84,7 +86,7 @@ def test_a_row_out_of_stream_order_is_reported_with_a_hint(tmp_path: Path) -> No
     file = file_of(tmp_path, [BEGIN, streamed_insert])
     with pytest.raises(FileFault, match=r'row 1: STATE_DESYNC .* \(in_stream="auto" reads payloads in any order\)$'):
         list(decoded_batches([file]))
-    [(_, batch)] = decoded_batches([file], in_stream="auto")
+    [(_, batch)] = decoded_batches([file], MessageOptions(in_stream="auto"))
     assert batch.envelope.column("xid").to_pylist() == [4294967294, 772]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import pgdecode
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.envelope_batches import decoded_batches, joined_batches
+from pgdecode.files.envelope_batches import MessageOptions, decoded_batches, joined_batches
 from pgdecode.files.payload_batches import read_together
 from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
@@ -48,7 +48,7 @@ def read(batches: Callable[..., Iterator[Any]], files: list[PayloadFile], **opti
     n_bad = n_bytes = n_batches = 0
     fault = None
     try:
-        for _, batch in batches(files, fields=FIELDS, **options):
+        for _, batch in batches(files, MessageOptions(FIELDS, **{"in_stream": "auto", **options})):
             rows += batch.envelope.to_pylist()
             kept += batch.source.column("n").to_pylist() if files[0].keep else []
             n_bad, n_bytes, n_batches = n_bad + batch.n_bad, n_bytes + batch.n_bytes, n_batches + 1
@@ -139,7 +139,7 @@ def test_what_comes_before_a_damaged_file_is_read(tmp_path: Path) -> None:
     files[2].path.write_bytes(b"PAR1")  # type: ignore[union-attr]
     found = []
     with pytest.raises(FileFault, match=r"00002\.parquet: "):
-        found.extend(batch for _, batch in joined_batches(files))
+        found.extend(batch for _, batch in joined_batches(files, MessageOptions(in_stream="auto")))
     assert [len(batch.envelope) for batch in found] == [2]
 
 
@@ -147,4 +147,4 @@ def test_a_bad_payload_before_a_damaged_file_is_the_error(tmp_path: Path) -> Non
     files = written(tmp_path, [pa.array([BEGIN]), pa.array([b"z"]), pa.array([BEGIN])])
     files[2].path.write_bytes(b"PAR1")  # type: ignore[union-attr]
     with pytest.raises(FileFault, match=r"00001\.parquet: row 0: UNKNOWN_TAG"):
-        list(joined_batches(files))
+        list(joined_batches(files, MessageOptions(in_stream="auto")))

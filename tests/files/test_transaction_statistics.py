@@ -12,7 +12,7 @@ import pytest
 
 from pgdecode import ChangeDecoder, decode_messages
 from pgdecode.envelope.kind_codes import CODES_TYPE, kind_code
-from pgdecode.files.envelope_batches import prepared_batches
+from pgdecode.files.envelope_batches import MessageOptions, prepared_batches
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.transaction_statistics import ControlMessages, TransactionStatistics, _Sizes
 from support import captures
@@ -38,8 +38,7 @@ def _statistics(path: Path, position: str | None = None, batch_rows: int = 100) 
     found = prepared_batches(
         files.files,
         lambda file, batch: None,
-        in_stream="auto",
-        mode="PERMISSIVE",
+        MessageOptions(in_stream="auto", mode="PERMISSIVE"),
         batch_rows=batch_rows,
         kind_codes=True,
     )

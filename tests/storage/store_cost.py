@@ -78,7 +78,7 @@ def measure(raw: ObjectPath, what: str) -> list[tuple[float, float]]:
 
     def decode(files: list[PayloadFile], run: Run) -> None:
         if what == "messages":
-            job = MessageJob((), None, "auto", "FAILFAST", "parquet")
+            job = MessageJob(None, "auto")
             message_task = MessageTask(run.files, pa.schema([]), job)
             for number, file in enumerate(files):
                 message_task(Task(number, (file,)))

@@ -19,27 +19,27 @@ from spark_udfs.jobs.output_committer import Committed
 def write_changes(files: Sequence[PayloadFile], job: ChangeJob, folder: Path, *, has_time: bool = True) -> Manifest:
     """Decode files to changes and tables in a new data set."""
     none: Any = None
-    with target_at(folder).begin(job.what, job.in_manifest) as run:
+    what = [name or "changes" for name in job.names]
+    with target_at(folder).begin(what, {}) as run:
         written = file_route.write_changes(none, files, "seq", job, has_time, run).written
-        return run.commit(_manifest(job, files, written), State())
+        return run.commit(_manifest(what, files, written), State())
 
 
 def write_messages(files: Sequence[PayloadFile], job: MessageJob, folder: Path) -> Manifest:
     """Decode files to messages in a new data set."""
     none: Any = None
-    with target_at(folder).begin(job.what, job.in_manifest) as run:
+    with target_at(folder).begin(["messages"], {}) as run:
         written = file_route.write_messages(none, files, run, job)
-        return run.commit(_manifest(job, files, written), State())
+        return run.commit(_manifest(["messages"], files, written), State())
 
 
-def _manifest(job: ChangeJob | MessageJob, files: Sequence[PayloadFile], written: Committed) -> Manifest:
+def _manifest(what: Sequence[str], files: Sequence[PayloadFile], written: Committed) -> Manifest:
     input = Input(gaps=[gap.as_dict() for gap in gaps_of(files)])
     rows = sum(file.rows for file in written.files)
     return Manifest(
         "spark",
-        job.what,
-        job.in_manifest,
-        input,
+        what,
+        input=input,
         rows=rows,
         bad_rows=written.bad_rows,
         files=written.files,

@@ -293,7 +293,7 @@ def test_the_manifest_tells_what_each_task_did(what: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("spark_udfs.jobs.task_times.perf_counter", clock)
     if what == "messages":
-        config = MessageJob((), None, "auto", "PERMISSIVE", "parquet")
+        config = MessageJob(None, "auto", "PERMISSIVE")
         tasks = write_messages(payload_files(tmp_path / "raw", "data"), config, tmp_path / "out").tasks
     else:
         files = payload_files(tmp_path / "raw", "data", ("seq",))
