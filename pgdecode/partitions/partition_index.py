@@ -297,74 +297,94 @@ def index_partitions(
     catalog = state.first_catalog(catalog)
     if catalog is not None:
         state.relations = tracker_of(catalog, first)
-    n_skipped = state.skipped.count
     options = ChangeOptions("PERMISSIVE", drop_duplicates=drop_duplicates, limits=limits, start=start)
-    outcomes = IndexOutcomes(in_full=in_full, undecided=state.undecided)
-    is_head_streamed = head_stream_state(column)
+    builder = IndexBuilder(state, options, in_full=in_full)
+    builder.is_head_streamed = head_stream_state(column)
     starts: list[ReplicationState] = []
     places = positions.to_pylist()
     first = 0
     for partition in ordered:
-        state.is_reconnected = partition.first in reconnects or (state.is_reconnected and not starts)
-        starts.append(start_of(state, starts[-1] if starts else None))
+        is_reconnected = partition.first in reconnects or (state.is_reconnected and not starts)
         last = bisect_right(places, partition.last, first)
-        follow_partition(
-            state,
-            partition,
-            column.slice(first, last - first),
-            positions.slice(first, last - first),
-            options,
-            outcomes,
-            is_head_streamed=is_head_streamed,
-        )
+        messages = column.slice(first, last - first), positions.slice(first, last - first)
+        starts.append(builder.add(partition, *messages, is_reconnected=is_reconnected))
         lsn, position = (commits or {}).get(partition.first, (-1, -1))
         if lsn > state.last_lsn:
             state.last_lsn, state.last_lsn_position = lsn, position
         state.session_lsn = max(state.session_lsn, lsn)
         first = last
-    outcomes.end(state)
-    return PartitionIndex(
-        RelationCatalog(state.relations.versions),
-        tuple(ordered),
-        tuple(starts),
-        outcomes.transaction_outcomes,
-        tuple(sorted(state.relations.in_shape)),
-        state.skipped.count - n_skipped,
-        state.n_undecided,
-        is_head_streamed,
-        state,
-    )
+    builder.outcomes.end(state)
+    return replace(builder.index(ordered, starts, builder.outcomes.transaction_outcomes), end=state)
 
 
-def follow_partition(
-    state: ReplicationState,
-    partition: Partition,
-    payloads: pa.Array,
-    positions: pa.Array,
-    options: ChangeOptions,
-    outcomes: IndexOutcomes,
-    *,
-    is_head_streamed: bool | None,
-) -> None:
-    """Advance a state from the start of a partition to its end, and collect the outcomes of transactions.
+class IndexBuilder:
+    """Follows a sequence partition by partition, and keeps the state and the outcomes of transactions.
 
     Parameters
     ----------
     state : ReplicationState
-    partition : Partition
-    payloads : pa.Array
-        The messages of the partition that `index_partitions` requires, in slot order.
-    positions : pa.Array of int64
+        Before the first partition. It is advanced.
     options : ChangeOptions
-        With the mode "PERMISSIVE": errors of messages are reported where their partition is decoded.
-    outcomes : IndexOutcomes
+        Errors of messages are reported where their partition is decoded, whatever the mode.
+    in_full : bool
+        As in `index_partitions`.
+
+    Attributes
+    ----------
     is_head_streamed : bool or None
-        As in `PartitionIndex`.
+        As in `PartitionIndex`, for the first partition.
     """
-    if state.in_stream is None and head_stream_state(payloads) is None:
-        state.in_stream = is_head_streamed
-    TransactionAssembler(state, payloads, positions, options, outcomes).run()
-    state.position = partition.last + 1
+
+    def __init__(self, state: ReplicationState, options: ChangeOptions, *, in_full: bool) -> None:
+        self.state = state
+        self.outcomes = IndexOutcomes(in_full=in_full, undecided=state.undecided)
+        self.is_head_streamed: bool | None = None
+        self._options = replace(options, mode="PERMISSIVE")
+        self._n_skipped = state.skipped.count
+        self._last: ReplicationState | None = None
+
+    def add(
+        self, partition: Partition, payloads: pa.Array, positions: pa.Array, *, is_reconnected: bool
+    ) -> ReplicationState:
+        """Follow the next partition, and return the state before it.
+
+        Parameters
+        ----------
+        partition : Partition
+        payloads : pa.Array
+            The messages of the partition that `index_partitions` requires, in slot order.
+        positions : pa.Array of int64
+        is_reconnected : bool
+            Whether it begins with another connection than the partition before.
+        """
+        state = self.state
+        state.is_reconnected = is_reconnected
+        self._last = start_of(state, self._last)
+        if state.in_stream is None and head_stream_state(payloads) is None:
+            state.in_stream = self.is_head_streamed
+        TransactionAssembler(state, payloads, positions, self._options, self.outcomes).run()
+        state.position = partition.last + 1
+        return self._last
+
+    def index(
+        self,
+        partitions: Iterable[Partition],
+        starts: Iterable[ReplicationState],
+        outcomes: dict[int, TransactionOutcome],
+        shape: Iterable[int] | None = None,
+    ) -> PartitionIndex:
+        """Make the index of some partitions, with some outcomes."""
+        state = self.state
+        return PartitionIndex(
+            RelationCatalog(state.relations.versions),
+            tuple(partitions),
+            tuple(starts),
+            outcomes,
+            tuple(sorted(state.relations.in_shape if shape is None else shape)),
+            state.skipped.count - self._n_skipped,
+            state.n_undecided,
+            self.is_head_streamed,
+        )
 
 
 def head_stream_state(column: pa.Array) -> bool | None:

@@ -6,7 +6,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +15,12 @@ from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.files.file_metadata import FileControl
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.partition_index import (
+    IndexBuilder,
     IndexOutcomes,
     Partition,
     PartitionIndex,
     TransactionOutcome,
-    follow_partition,
     head_stream_state,
-    start_of,
 )
 from pgdecode.partitions.source_index import in_order
 from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader, from_ipc
@@ -86,14 +85,16 @@ class SequenceIndex:
         self.options = options
         self.job = options.job
         self.state = ReplicationState(relations=tracker_of(catalog, first_position))
-        self.outcomes = IndexOutcomes(in_full=True)
         self.pieces: list[IndexedPiece] = []
-        # As in `follow_partition`: errors are reported where their partition is decoded.
-        self._change_options = replace(self.job.options, mode="PERMISSIVE")
-        self._is_head_streamed: bool | None = None
+        self._builder = IndexBuilder(self.state, self.job.options, in_full=True)
         self._last_session: Any = None
         self._n_partitions = 0
         self._controls: dict[FilePath, FileControl | None] = {}
+
+    @property
+    def outcomes(self) -> IndexOutcomes:
+        """The outcomes of transactions so far."""
+        return self._builder.outcomes
 
     @property
     def oldest_open(self) -> int:
@@ -159,30 +160,19 @@ class SequenceIndex:
         messages = in_order(from_ipc(statistics.messages))
         payloads, positions = (_array(messages[name]) for name in ("payload", "position"))
         places = positions.to_pylist()
-        if self._is_head_streamed is None:
-            self._is_head_streamed = head_stream_state(payloads)
+        if self._builder.is_head_streamed is None:
+            self._builder.is_head_streamed = head_stream_state(payloads)
         partitions: list[Partition] = []
         starts: list[ReplicationState] = []
-        before = self.pieces[-1].starts[-1] if self.pieces else None
         for found in statistics.partitions:
-            partition = Partition(found.first, found.last, found.has_rows)
+            partitions.append(Partition(found.first, found.last, found.has_rows))
             # Captured files belong to one session each, which their footers name.
             captured = None if piece.captured is None else piece.captured.session
             session = captured if self.options.session is None else found.session
-            self.state.is_reconnected = self._n_partitions > 0 and session != self._last_session
-            before = start_of(self.state, before)
-            starts.append(before)
+            is_reconnected = self._n_partitions > 0 and session != self._last_session
             start, end = bisect_left(places, found.first), bisect_right(places, found.last)
-            follow_partition(
-                self.state,
-                partition,
-                payloads.slice(start, end - start),
-                positions.slice(start, end - start),
-                self._change_options,
-                self.outcomes,
-                is_head_streamed=self._is_head_streamed,
-            )
-            partitions.append(partition)
+            messages = payloads.slice(start, end - start), positions.slice(start, end - start)
+            starts.append(self._builder.add(partitions[-1], *messages, is_reconnected=is_reconnected))
             self._last_session = session
             self._n_partitions += 1
         counts = tuple(found.n_rows for found in statistics.partitions)
@@ -202,9 +192,7 @@ class SequenceIndex:
 
     def whole(self, shape: Iterable[int] | None = None) -> PartitionIndex:
         """Make the index of all pieces, for `spark_udfs.dataframes.changes.output_of` and `used_versions`."""
-        return self._index(
-            self.pieces, self.outcomes.transaction_outcomes, self.state.relations.in_shape if shape is None else shape
-        )
+        return self._index(self.pieces, self.outcomes.transaction_outcomes, shape)
 
     def everything(self) -> list[IndexedSplits]:
         """Divide all pieces into tasks."""
@@ -245,18 +233,13 @@ class SequenceIndex:
         return found
 
     def _index(
-        self, pieces: Sequence[IndexedPiece], outcomes: dict[int, TransactionOutcome], shape: Iterable[int]
+        self,
+        pieces: Sequence[IndexedPiece],
+        outcomes: dict[int, TransactionOutcome],
+        shape: Iterable[int] | None,
     ) -> PartitionIndex:
-        return PartitionIndex(
-            RelationCatalog(self.state.relations.versions),
-            tuple(partition for item in pieces for partition in item.partitions),
-            [start for item in pieces for start in item.starts],
-            outcomes,
-            tuple(sorted(shape)),
-            self.state.skipped.count,
-            self.state.n_undecided,
-            self._is_head_streamed,
-        )
+        partitions = [partition for item in pieces for partition in item.partitions]
+        return self._builder.index(partitions, [start for item in pieces for start in item.starts], outcomes, shape)
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
