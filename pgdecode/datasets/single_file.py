@@ -21,9 +21,9 @@ from pgdecode.storage.errors import PathError, TargetExists, storage_errors
 from pgdecode.storage.object_path import FilePath, real_path
 
 # Hidden files beside an output that is being written.
-_KINDS = ("partial", "former", "spill", "lock")
-# Names of files that an earlier output may have. A folder with any other file is not replaced.
-_OURS = (".parquet", ".jsonl", ".csv", ".json", ".crc", "_SUCCESS")
+_KINDS = ("partial", "spill", "lock")
+# Ends of the names of files that pgdecode writes. Others are not replaced.
+_OURS = (".parquet", ".jsonl", ".csv", ".json")
 
 
 def check_target(target: Path, source: Path | None, *, overwrite: bool) -> None:
@@ -44,19 +44,17 @@ def check_target(target: Path, source: Path | None, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise TargetExists(f"{target}: exists already")
+    if target.is_dir():
+        raise PathError(f"{target}: not replaced by a file, because it is a folder")
     if target.is_file() and not target.name.endswith(_OURS):
         raise PathError(f"{target}: not replaced, because pgdecode does not write files of this kind")
-    foreign = _foreign(target)
-    if foreign is not None:
-        name = foreign.relative_to(target)
-        raise PathError(f"{target}: not replaced, because it has a file that pgdecode did not write: {name}")
 
 
 @contextmanager
 def staged(target: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `target` for a file or folder, and rename it to `target` at the end.
+    """Yield a temporary path beside `target` for a file, and rename it to `target` at the end.
 
-    On any exception the temporary path is removed, and a former target stays unchanged. A process that is killed leaves
+    On any exception the temporary file is removed, and a former target stays unchanged. A process that is killed leaves
     hidden files. The next call for the same target removes them.
 
     Raises
@@ -68,27 +66,17 @@ def staged(target: Path, *, overwrite: bool = True) -> Iterator[Path]:
     DiskFull, ReadOnlyStorage, AccessDenied
         If the target cannot be written.
     """
-    hidden, former = _hidden(target, "partial"), _hidden(target, "former")
-    with storage_errors(target), _claimed(target):
-        try:
-            yield hidden
-            if not overwrite and os.path.lexists(target):
-                raise TargetExists(f"{target}: cannot be renamed to this; was it created meanwhile?")
-            # A file replaces another file atomically. A folder must first be renamed.
-            if os.path.lexists(target) and (target.is_dir() or hidden.is_dir()):
-                target.rename(former)
-            hidden.replace(target)
-        finally:
-            _restore(target)
-            remove(hidden)
-            remove(former)
-
-
-@contextmanager
-def _claimed(target: Path) -> Iterator[None]:
-    clean(target)
-    with _locked(target):
-        yield
+    hidden = _hidden(target, "partial")
+    with storage_errors(target):
+        clean(target)
+        with _locked(target):
+            try:
+                yield hidden
+                if not overwrite and os.path.lexists(target):
+                    raise TargetExists(f"{target}: cannot be renamed to this; was it created meanwhile?")
+                hidden.replace(target)
+            finally:
+                remove(hidden)
 
 
 def clean(target: Path) -> None:
@@ -101,7 +89,6 @@ def clean(target: Path) -> None:
     """
     if any(os.path.lexists(_hidden(target, kind)) for kind in _KINDS):
         with _locked(target):
-            _restore(target)
             for kind in _KINDS:
                 remove(_hidden(target, kind))
 
@@ -122,13 +109,6 @@ def _locked(target: Path) -> AbstractContextManager[None]:
     return locked(_hidden(target, "lock"), RunError(f"{target}: another process is writing it now"), remove=True)
 
 
-def _restore(target: Path) -> None:
-    """Give a former output its name back: a process may have been killed between the renames of two folders."""
-    former = _hidden(target, "former")
-    if os.path.lexists(former) and not os.path.lexists(target):
-        former.rename(target)
-
-
 def _hidden(target: Path, kind: str) -> Path:
     return target.parent / f".{target.name}.{kind}"
 
@@ -138,15 +118,6 @@ def scratch_folder() -> Iterator[Path]:
     """Yield a temporary folder for data that is too large for memory."""
     with tempfile.TemporaryDirectory(prefix=".pgdecode-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
-
-
-def _foreign(target: Path) -> Path | None:
-    """Find a file in a folder that neither pgdecode nor Spark writes."""
-    for folder, _, names in os.walk(target):
-        for name in sorted(names):
-            if not name.endswith(_OURS):
-                return Path(folder, name)
-    return None
 
 
 def remove(path: Path) -> None:

@@ -25,33 +25,21 @@ def test_a_file_takes_its_name_at_the_end(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.parquet"]
 
 
-@pytest.mark.parametrize("former", ["nothing", "file", "folder"])
-@pytest.mark.parametrize("latter", ["file", "folder"])
+@pytest.mark.parametrize("former", [None, "former"])
 @pytest.mark.parametrize("outcome", [None, RuntimeError, KeyboardInterrupt, SystemExit])
 def test_an_output_is_complete_or_missing(
-    tmp_path: Path, former: str, latter: str, outcome: type[BaseException] | None
+    tmp_path: Path, former: str | None, outcome: type[BaseException] | None
 ) -> None:
-    def make(path: Path, kind: str, text: str) -> None:
-        if kind == "folder":
-            path.mkdir()
-            (path / "part.parquet").write_text(text)
-        elif kind == "file":
-            path.write_text(text)
-
-    def seen(path: Path) -> tuple[str, str]:
-        if path.is_dir():
-            return "folder", (path / "part.parquet").read_text()
-        return ("file", path.read_text()) if path.exists() else ("nothing", "")
-
     target = tmp_path / "out"
-    make(target, former, "former")
-    before = seen(target)
+    if former is not None:
+        target.write_text(former)
     with nullcontext() if outcome is None else pytest.raises(outcome), staged(target) as hidden:
-        make(hidden, latter, "latter")
+        hidden.write_text("latter")
         if outcome is not None:
             raise outcome
-    assert seen(target) == ((latter, "latter") if outcome is None else before)
-    assert os.listdir(tmp_path) == ([] if seen(target)[0] == "nothing" else ["out"])
+    found = target.read_text() if target.exists() else None
+    assert found == ("latter" if outcome is None else former)
+    assert os.listdir(tmp_path) == ([] if found is None else ["out"])
 
 
 @pytest.mark.parametrize(
@@ -75,19 +63,18 @@ def test_an_unsuitable_target_is_refused(
     assert str(caught.value).startswith(f"{target}: {message}")
 
 
-def test_overwriting_is_for_what_decode_writes_and_not_for_a_folder_of_other_things(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("out.parquet", "by a file, because it is a folder"), ("thesis.tex", "because pgdecode does not write")],
+)
+def test_overwriting_is_for_files_that_decode_writes(tmp_path: Path, name: str, why: str) -> None:
     source = written(tmp_path / "in.parquet", [BEGIN])
-    target = tmp_path / "out"
-    for name in ("day=1/part-0.snappy.parquet", "_SUCCESS", ".part-0.parquet.crc"):
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    check_target(target, source, overwrite=True)
-    (target / "day=1" / "thesis.tex").touch()
-    with pytest.raises(
-        PathError, match=r"not replaced, because it has a file that pgdecode did not write: day=1/thesis\.tex"
-    ):
-        check_target(target, source, overwrite=True)
+    (tmp_path / "out.parquet").mkdir()
+    for file in ("thesis.tex", "out.csv"):
+        (tmp_path / file).touch()
+    check_target(tmp_path / "out.csv", source, overwrite=True)
+    with pytest.raises(PathError, match=f"{name}: not replaced,? {why}"):
+        check_target(tmp_path / name, source, overwrite=True)
 
 
 def test_a_link_to_the_input_is_the_input(tmp_path: Path) -> None:
