@@ -11,9 +11,9 @@ import pytest
 
 from command_fuzz.materials import write_materials
 from command_fuzz.trial import run_case
+from support.tiers import full
 
 SEED = 1
-CASES = range(120)
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,11 @@ def materials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_no_command_line_leaves_a_traceback_or_half_an_output(materials: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cases", [range(40), full(range(40, 120))], ids=str)
+def test_no_command_line_leaves_a_traceback_or_half_an_output(
+    materials: Path, monkeypatch: pytest.MonkeyPatch, cases: range
+) -> None:
     # A process takes as long as a hundred cases; other tests start them.
     monkeypatch.setattr("command_fuzz.trial._PROCESS_SHARE", 0.0)
-    found = [result for result in (run_case(SEED, number, materials) for number in CASES) if result.problem]
+    found = [result for result in (run_case(SEED, number, materials) for number in cases) if result.problem]
     assert not found, "\n\n".join(f"case {item.number}: {item.words}, {item.damages}: {item.problem}" for item in found)

@@ -207,6 +207,7 @@ def test_functions_of_dataframes_continue_a_data_set(spark: SparkSession, form: 
             after.save("out")
 
 
+@pytest.mark.full
 def test_every_day_with_functions_of_dataframes(spark: SparkSession) -> None:
     found = []
     for day, (start, end) in enumerate(pairwise([0, ENDS[1], len(PAYLOADS)])):

@@ -68,7 +68,7 @@ print(payloads.nbytes, status("VmHWM") - before)
         full("rows", "wide.text", 2),
         full("rows", "wide.bin", 1),
         full("changes", "pgbench.text", 1),
-        ("table", "pgbench.text", 1),
+        full("table", "pgbench.text", 1),
     ],
 )
 def test_decoding_takes_at_most_four_times_its_input_and_64_mib(what: str, recording: str, threads: int) -> None:

@@ -46,6 +46,7 @@ def test_changes_are_written_as_they_decode_without_spark(spark: SparkSession, t
     assert os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.full
 def test_renamed_columns_have_their_last_names_by_all_functions(spark: SparkSession, tmp_path: Path) -> None:
     slot = Slot()
     for number, names in enumerate((["id", "a", "z"], ["id", "b", "z"], ["id", "b", "last"])):

@@ -54,7 +54,8 @@ def write(path: Path, column: pa.Array, first_seq: int = 0, footer: dict[str, An
     pq.write_table(table, path)
 
 
-@pytest.mark.parametrize("form", ["frames", *map(full, list(FORMS)[1:])])
+@pytest.mark.full
+@pytest.mark.parametrize("form", [*FORMS])
 def test_functions_of_dataframes_recognise_the_form_of_payloads(spark: SparkSession, tmp_path: Path, form: str) -> None:
     write(tmp_path / "raw.parquet", FORMS[form])
     rows = spark.read.parquet(str(tmp_path / "raw.parquet"))

@@ -19,6 +19,7 @@ pytest_plugins = ["support.spark_session"]
 READ, STREAM, SCHEMA = markdown.code_blocks(clone.path_of("docs/spark-source.md").read_text(), "python")
 
 
+@pytest.mark.full
 def test_the_code_of_the_document_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = pq.read_table(captures.DATA / "16.shop.v1.parquet").select(["seq", "data"])
     n = len(payloads) // 3
