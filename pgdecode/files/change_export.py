@@ -66,7 +66,6 @@ class ChangeTotals:
     changes: int = 0  # or net changes, or rows of snapshots
     bad_rows: dict[str, int] = field(default_factory=dict)  # by error code
     skipped: int = 0  # transactions without a beginning that this run has left out
-    undecided: int = 0  # transactions without an outcome
     repeated: int = 0  # transactions whose commit LSN is not greater than that of all before
     empty_payloads: int = 0
     files: list[WrittenFile] = field(default_factory=list)
@@ -223,7 +222,7 @@ def _write(reader: FileChanges, batches: _Batches, how: FileFormat) -> ChangeTot
     totals.changes = sum(file.rows for file in totals.files)
     totals.bad_rows = dict(sum(reader.bad_rows.values(), Counter()))
     totals.skipped, totals.repeated = reader.n_skipped, reader.n_repeated
-    totals.undecided, totals.empty_payloads = reader.engine.state.n_undecided, reader.engine.counts.n_empty
+    totals.empty_payloads = reader.engine.counts.n_empty
     return totals
 
 
