@@ -6,20 +6,24 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import pgdecode
 from pgdecode.capture import server, user_types
-from pgdecode.capture.channel import Channel, Session
+from pgdecode.capture.channel import Channel, Session, SessionEnd
 from pgdecode.capture.connection import Connection
+from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, published_tables
 from pgdecode.capture.errors import CaptureError, GapError, RequestError, ServerError, StoppedError, StopRequestedError
+from pgdecode.capture.frames import CopiedPayloads, CopiedTable
 from pgdecode.capture.journal import Journal, metadata_of, origin_of
 from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, seconds_from_text
 from pgdecode.capture.receiver import Receiver
-from pgdecode.capture.recorder import CaptureResult, FileRules, Recorder, Target
+from pgdecode.capture.recorder import CaptureResult, CopyProgress, FileRules, Recorder, Target
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.files.file_metadata import UserType
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
@@ -37,8 +41,11 @@ _STOP_SECONDS = 5.0
 _PAGE = 8192
 # Sizes in bytes of short and long WAL page headers, which may lie between the end of a record and the next record.
 _PAGE_HEADERS = (24, 40)
-# SQLSTATE of a slot that another session holds (object_in_use).
-_IN_USE = "55006"
+# SQLSTATEs of a slot that another session holds (object_in_use), and of a server without a free slot
+# (configuration_limit_exceeded).
+_IN_USE, _NO_SLOT = "55006", "53400"
+# How many times in a row tables may be altered after a snapshot was made.
+_COPY_TRIES = 10
 
 
 def _ignore_warning(text: str) -> None:
@@ -64,6 +71,11 @@ class Capture:
     temporary, failover : bool
         Properties of a created slot. The server drops a temporary slot with its connection, so a lost connection ends
         the run.
+    copy : bool or sequence of str
+        First copy the rows of these tables, by "schema.table"; True for all published tables that have not been copied.
+        Each becomes a transaction between the commits before and after its snapshot. `run` copies once.
+    connections : int
+        Number of connections that read the rows of a table.
     accept_gap : bool
         Continue at the start of the slot even if changes before it are missing, or if it is another server. The gap is
         written to the log.
@@ -98,6 +110,8 @@ class Capture:
         create_slot: bool = False,
         temporary: bool = False,
         failover: bool = False,
+        copy: bool | Sequence[str] = False,
+        connections: int = 1,
         accept_gap: bool = False,
         change_publications: bool = False,
         encoding: str = "UTF8",
@@ -110,6 +124,10 @@ class Capture:
     ) -> None:
         if (temporary or failover) and not create_slot:
             raise RequestError("temporary and failover require create_slot")
+        if temporary and copy:
+            raise RequestError("copy needs a slot that stays: a temporary one ends with each of its sessions")
+        if connections < 1:
+            raise RequestError(f"connections is at least 1, not {connections}")
         self._dsn = dsn
         self._folder = local_path(folder, "the folder of a capture")
         self._slot = slot
@@ -120,6 +138,11 @@ class Capture:
         self._create_slot = create_slot
         self._temporary = temporary
         self._failover = failover
+        self._copy = copy if isinstance(copy, bool) else tuple([copy] if isinstance(copy, str) else copy)
+        self._n_connections = connections
+        # What the parts of the run before the present one have received, and the metadata of the last session.
+        self._before = CaptureResult()
+        self._metadata: dict[str, Any] = {}
         self._accept_gap = accept_gap
         self._change_publications = change_publications
         try:
@@ -171,28 +194,45 @@ class Capture:
         """
         start = time.monotonic()
         wants_now, target = _target(until, max_messages)
+        self._before = CaptureResult()
         journal = Journal(self._folder)
         try:
-            first = self._first_session(journal)
-            try:
-                if wants_now:
-                    target.lsn = self._lsn_now()
-                return self._run(journal, first, target, start)
-            finally:
-                first.connection.close()
+            is_first = True
+            if self._copy is True or self._copy:
+                self._copy_tables(journal, start)
+                is_first = not self._metadata
+            return self._capture(journal, target, start, wants_now=wants_now, is_first=is_first)
         except StopRequestedError:
-            self._warn("stopped before the slot could be read: nothing was captured")
-            return CaptureResult(recorded=journal.contents.recorded or 0, seconds=time.monotonic() - start)
+            if not self._before.received_messages:
+                self._warn("stopped before the slot could be read: nothing was captured")
+            seconds = time.monotonic() - start
+            return replace(self._before, recorded=journal.contents.recorded or 0, seconds=seconds)
         except ServerError as error:
             raise RequestError(str(error)) from error
         finally:
             journal.close()
 
-    def _run(self, journal: Journal, first: Session, target: Target, start: float) -> CaptureResult:
-        channel = Channel(QUEUE_BYTES)
-        receiver: Receiver
+    def _capture(
+        self, journal: Journal, target: Target, start: float, *, wants_now: bool = False, is_first: bool = False
+    ) -> CaptureResult:
+        """Capture until a target."""
+        first = self._first_session(journal, is_first=is_first)
+        try:
+            if wants_now:
+                target.lsn = self._lsn_now()
+            return self._run(journal, first, target, start)
+        finally:
+            first.connection.close()
 
-        recorder = Recorder(
+    def _recorder(
+        self,
+        channel: Channel,
+        journal: Journal,
+        target: Target,
+        on_recorded: Callable[[], None] = lambda: None,
+        on_finished: Callable[[], None] = lambda: None,
+    ) -> Recorder:
+        return Recorder(
             channel,
             journal,
             self._rules,
@@ -200,9 +240,14 @@ class Capture:
             self._retention,
             _prepared(journal),
             self._read_types,
-            lambda: receiver.wake(),
-            lambda: receiver.stop(),
+            on_recorded,
+            on_finished,
         )
+
+    def _run(self, journal: Journal, first: Session, target: Target, start: float) -> CaptureResult:
+        channel = Channel(QUEUE_BYTES)
+        receiver: Receiver
+        recorder = self._recorder(channel, journal, target, lambda: receiver.wake(), lambda: receiver.stop())
         receiver = Receiver(
             first,
             lambda: self._open_session(journal, is_first=False),
@@ -226,7 +271,7 @@ class Capture:
         for failure in (recorder.failure, receiver.failure):
             if failure is not None:
                 raise failure
-        return _result(recorder, receiver, start)
+        return self._result(recorder, start, reconnects=receiver.n_reconnects)
 
     def _watch(self, receiver: Receiver, recorder: Recorder, target: Target, start: float) -> None:
         """Monitor the threads and the slot, and report progress, until the receiver has ended."""
@@ -242,17 +287,148 @@ class Capture:
             if target.lsn is not None:
                 self._check_target(receiver, target)
             if self._on_progress is not None:
-                self._on_progress(_result(recorder, receiver, start, lag))
+                self._on_progress(self._result(recorder, start, reconnects=receiver.n_reconnects, lag_bytes=lag))
             receiver.join(0.1)
+
+    def _result(self, recorder: Recorder, start: float, **more: Any) -> CaptureResult:
+        counts = replace(recorder.counts, recorded=recorder.recorded, seconds=time.monotonic() - start, **more)
+        return counts.after(self._before)
+
+    # The rows that tables have already.
+
+    def _copy_tables(self, journal: Journal, start: float) -> None:
+        """Copy tables between the commits before and after a snapshot."""
+        done: set[int] = set()
+        deadline, n_tries = time.monotonic() + self._retry_seconds, 0
+        with self._catalog_connection() as catalog:
+            if not self._tables_to_copy(published_tables(catalog, self._publications), journal, done):
+                return
+        # Later, little is left to capture up to the LSN of the snapshot. This also creates the slot.
+        self._before = self._capture(journal, Target(), start, wants_now=True, is_first=True)
+        while not self._stopping:
+            try:
+                altered = self._copy_snapshot(journal, start, done)
+            except ServerError as error:
+                if not error.may_pass or self._stopping or time.monotonic() >= deadline:
+                    raise
+                self._on_warning(f"the copy begins again: {error}")
+                time.sleep(0.5)
+                continue
+            if not altered:
+                return
+            n_tries += 1
+            if n_tries == _COPY_TRIES:
+                raise StoppedError(f"table {altered[0]} is altered again and again: copy it later")
+            deadline = time.monotonic() + self._retry_seconds
+        raise StopRequestedError
+
+    def _tables_to_copy(
+        self, published: Sequence[PublishedTable], journal: Journal, done: Container[int]
+    ) -> list[PublishedTable]:
+        if self._copy is True:
+            return [table for table in published if table.oid not in done and table.oid not in journal.contents.copies]
+        by_name = {table.full_name: table for table in published}
+        names = dict.fromkeys(name if name in by_name or "." in name else f"public.{name}" for name in self._copy or ())
+        for name in names:
+            if name not in by_name:
+                raise RequestError(
+                    f"table {name!r} cannot be copied: {_named(self._publications)} publish"
+                    f"{'es' * (len(self._publications) == 1)} no table of this name"
+                )
+        return [by_name[name] for name in names if by_name[name].oid not in done]
+
+    def _copy_snapshot(self, journal: Journal, start: float, done: set[int]) -> list[str]:
+        """Copy tables from one snapshot, and return the names of those that were altered since it was made."""
+        with contextlib.closing(self._snapshot()) as snapshot:
+            tables = self._tables_to_copy(snapshot.tables(), journal, done)
+            altered = snapshot.lock(tables, lambda: None)
+            tables = [table for table in tables if table.full_name not in altered]
+            if tables:
+                self._before = self._capture(journal, Target(lsn=snapshot.lsn, is_exact=True), start)
+                self._check_stop()
+                self._write_tables(snapshot, tables, journal, start, done)
+        return altered
+
+    def _snapshot(self) -> Snapshot:
+        with self._catalog_connection() as catalog:
+            try:
+                return Snapshot(
+                    self._dsn,
+                    self._publications,
+                    n_readers=self._n_connections,
+                    encoding=self._encoding,
+                    stopped=lambda: self._stopping,
+                    on_wait=lambda pid: self._report_creation(catalog, pid, "the snapshot of the copy is being made"),
+                )
+            except RequestError as error:
+                cause = error.__cause__
+                if isinstance(cause, ServerError) and cause.sqlstate == _NO_SLOT:
+                    raise RequestError(
+                        f"the copy needs a free replication slot while its snapshot is made: {cause}; increase "
+                        "max_replication_slots, or drop slots that nobody reads"
+                    ) from error
+                raise
+
+    def _write_tables(
+        self,
+        snapshot: Snapshot,
+        tables: Sequence[PublishedTable],
+        journal: Journal,
+        start: float,
+        done: set[int],
+    ) -> None:
+        """Write the rows of tables, which stand in the files where the commits before the snapshot end."""
+        channel = Channel(QUEUE_BYTES)
+        recorder = self._recorder(channel, journal, Target())
+        recorder.start()
+        session = Session(snapshot.catalog, journal.contents.sessions + 1, 0.0, self._metadata)
+
+        def put(payloads: pa.Array, ended: CopiedTable | None = None) -> None:
+            while not channel.offer(CopiedPayloads(payloads, snapshot.lsn, ended)):
+                time.sleep(0.002)
+            self._check_stop()
+
+        try:
+            channel.offer(session)
+            try:
+                for number, table in enumerate(tables, 1):
+                    rows = TableRows(snapshot, table, binary=self._options.binary)
+                    copied = CopiedTable(table.full_name, table.oid, rows.count, snapshot.lsn)
+                    put(pa.array(rows.header_payloads(), pa.binary()))
+                    n_rows, begun = 0, time.monotonic()
+                    for batch in rows:
+                        put(batch)
+                        n_rows += len(batch)
+                        if self._on_progress is not None:
+                            seconds = time.monotonic() - begun
+                            progress = CopyProgress(table.full_name, n_rows, rows.count, seconds, number, len(tables))
+                            self._on_progress(self._result(recorder, start, copying=progress))
+                    put(pa.array(rows.footer_payloads(), pa.binary()), copied)
+            finally:
+                # Complete tables stay.
+                end = SessionEnd()
+                channel.offer(end)
+                end.done.wait()
+        finally:
+            recorder.close()
+            recorder.join()
+            done |= {item.oid for item in recorder.counts.copies}
+            self._before = self._result(recorder, start)
+            if recorder.failure is not None:
+                raise recorder.failure
+
+    def _check_stop(self) -> None:
+        if self._stopping:
+            raise StopRequestedError
 
     # Sessions.
 
-    def _first_session(self, journal: Journal) -> Session:
+    def _first_session(self, journal: Journal, *, is_first: bool) -> Session:
         """Connect, check and start. Wait if another session still holds the slot."""
         deadline = time.monotonic() + self._retry_seconds
         while True:
             try:
-                return self._open_session(journal, is_first=True)
+                return self._open_session(journal, is_first=is_first)
             except ServerError as error:
                 if error.sqlstate != _IN_USE or time.monotonic() >= deadline:
                     raise
@@ -317,7 +493,7 @@ class Capture:
             if journal.contents.encoding != self._encoding:
                 journal.append("encoding", encoding=self._encoding)
             journal.append("session", session=number, start=lsn_to_text(start), timeline=identity.timeline)
-            metadata = {
+            self._metadata = metadata = {
                 "pgdecode": pgdecode.__version__,
                 "origin": origin_of(identity, self._slot, self._publications),
                 "server_version": identity.version,
@@ -346,18 +522,18 @@ class Capture:
             temporary=self._temporary,
             two_phase=self._options.two_phase,
             failover=self._failover,
-            on_wait=lambda: self._report_creation(catalog, connection.pid),
+            on_wait=lambda: self._report_creation(catalog, connection.pid, f"the server creates slot {self._slot!r}"),
         )
         return True
 
-    def _report_creation(self, catalog: Connection, pid: int) -> None:
-        """Say what the creation of the slot waits for, each time that it is another transaction."""
+    def _report_creation(self, catalog: Connection, pid: int, what: str) -> None:
+        """Say what the creation of a slot waits for, each time that it is another transaction."""
         with contextlib.suppress(StopRequestedError):
             waiting = server.creation_wait(catalog, pid)
             key = re.sub(r"open for \d+", "", waiting or "")
             if waiting and key not in self._creation_wait:
                 self._creation_wait.add(key)
-                self._on_warning(f"the server creates slot {self._slot!r}: {waiting}")
+                self._on_warning(f"{what}: {waiting}")
 
     def _former_publications(self, journal: Journal) -> list[str]:
         """Find the publications of the folder, and refuse to leave one out without a request."""
@@ -508,11 +684,6 @@ class Capture:
         if kind not in self._warned:
             self._warned.add(kind)
             self._on_warning(text)
-
-
-def _result(recorder: Recorder, receiver: Receiver, start: float, lag: int | None = None) -> CaptureResult:
-    counts, seconds = recorder.counts, time.monotonic() - start
-    return replace(counts, recorded=recorder.recorded, reconnects=receiver.n_reconnects, seconds=seconds, lag_bytes=lag)
 
 
 def _target(until: str | int | float | None, max_messages: int | None) -> tuple[bool, Target]:

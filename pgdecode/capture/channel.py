@@ -12,7 +12,7 @@ from typing import Any
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import CaptureError
-from pgdecode.capture.frames import Chunk
+from pgdecode.capture.frames import Chunk, CopiedPayloads
 
 # Most seconds between status updates; the server may request more of them.
 MOST_STATUS_SECONDS = 10.0
@@ -83,7 +83,7 @@ class SessionEnd:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-Item = Chunk | Keepalive | Session | SessionEnd
+Item = Chunk | CopiedPayloads | Keepalive | Session | SessionEnd
 
 
 class Channel:
@@ -110,7 +110,7 @@ class Channel:
         CaptureError
             If the consumer has failed.
         """
-        size = item.n_bytes if isinstance(item, Chunk) else 0
+        size = item.n_bytes if isinstance(item, Chunk | CopiedPayloads) else 0
         with self._changed:
             self.check()
             if size and self._n_bytes and self._n_bytes + size > self._limit:
@@ -133,7 +133,7 @@ class Channel:
             if not self._items:
                 return None
             item = self._items.popleft()
-            if isinstance(item, Chunk):
+            if isinstance(item, Chunk | CopiedPayloads):
                 self._n_bytes -= item.n_bytes
             return item
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pgdecode.capture.errors import reported
-from pgdecode.capture.frames import SCHEMA
+from pgdecode.capture.frames import SCHEMA, CopiedTable
 from pgdecode.capture.journal import FileEntry, file_name, partial_name
 from pgdecode.files.file_metadata import CONTROL_KEY
 from pgdecode.files.payload_file import CAPTURE_KEY
@@ -106,6 +106,7 @@ class FileWriter:
         undecided: tuple[int, int],
         metadata: Mapping[str, Any],
         others: Mapping[bytes, str],
+        copies: tuple[CopiedTable, ...] = (),
     ) -> FileEntry:
         """Complete the file: footer, fsync, rename, fsync of the folder.
 
@@ -121,6 +122,8 @@ class FileWriter:
             Metadata of the capture and the server, as JSON values.
         others : mapping
             More keys of the footer.
+        copies : tuple of CopiedTable
+            The tables whose rows it has.
         """
         name = file_name(self.first_seq)
         entry = FileEntry(
@@ -136,6 +139,7 @@ class FileWriter:
             open_streams=undecided[0],
             prepared=undecided[1],
             sealed_us=time.time_ns() // 1000,
+            copies=copies,
         )
         self._write_group()
         with reported(self._folder):

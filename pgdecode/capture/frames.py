@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.capture.errors import StoppedError
 from pgdecode.payloads.payload_input import ascending
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.protocol.messages import (
+    Begin,
+    BeginPrepare,
     Commit,
     CommitPrepared,
     LogicalMessage,
@@ -53,6 +58,11 @@ _LSN_AT = {
         (LogicalMessage, "lsn"),
     )
 }
+# Offset of the LSN of the record that ends a transaction, in the message that begins it.
+_BEGINS_AT = {
+    ord(kind.tag): offset_of(kind, name) for kind, name in ((Begin, "final_lsn"), (BeginPrepare, "prepare_lsn"))
+}
+_LATER = re.compile(rb"[BbKrcpM]")
 _OPENS, _CLOSES = b"BbS", b"CPE"
 _OUTCOME = re.compile(rb"[CPKrcpM]")
 _CLOSE = re.compile(rb"[CPE]")
@@ -88,6 +98,60 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class CopiedTable:
+    """A table whose rows are in a file.
+
+    Attributes
+    ----------
+    table : str
+        Schema and name with a dot.
+    oid : int
+    rows : int
+    lsn : int
+        LSN of the snapshot in which it was read.
+    """
+
+    table: str
+    oid: int
+    rows: int
+    lsn: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Convert it to JSON values."""
+        return {**vars(self), "lsn": lsn_to_text(self.lsn)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> CopiedTable:
+        """Convert back what `as_dict` returned."""
+        return cls(str(plain["table"]), int(plain["oid"]), int(plain["rows"]), lsn_from_text(plain["lsn"]))
+
+
+@dataclass(frozen=True)
+class CopiedPayloads:
+    """Consecutive payloads of a copy, in place of a `Chunk`.
+
+    Attributes
+    ----------
+    payloads : pa.BinaryArray
+    lsn : int
+    ended : CopiedTable, optional
+        The table whose copy these payloads end.
+    """
+
+    payloads: pa.Array
+    lsn: int
+    ended: CopiedTable | None = None
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @property
+    def n_bytes(self) -> int:
+        """Approximate memory of the payloads."""
+        return int(self.payloads.nbytes)
+
+
+@dataclass(frozen=True)
 class Messages:
     """Messages of a chunk, in order.
 
@@ -113,13 +177,13 @@ class Messages:
         return payload
 
 
-def messages_of(chunk: Chunk, first_seq: int) -> Messages:
+def messages_of(chunk: Chunk | CopiedPayloads, first_seq: int) -> Messages:
     """Split frames into the columns of messages.
 
     Parameters
     ----------
-    chunk : Chunk
-        At least one frame.
+    chunk : Chunk or CopiedPayloads
+        At least one frame or payload.
     first_seq : int
         Number of the first message.
 
@@ -129,6 +193,15 @@ def messages_of(chunk: Chunk, first_seq: int) -> Messages:
         If a frame is not XLogData.
     """
     count = len(chunk)
+    if isinstance(chunk, CopiedPayloads):
+        copied = [
+            ascending(first_seq, count),
+            pa.repeat(pa.scalar(chunk.lsn, pa.int64()), count),
+            pa.repeat(pa.scalar(time.time_ns() // 1000, SCHEMA.field("received").type), count),
+            chunk.payloads,
+        ]
+        tags = _content(pc.binary_slice(chunk.payloads, 0, 1))
+        return Messages(pa.RecordBatch.from_arrays(copied, schema=SCHEMA), tags)
     buffers = [None, pa.py_buffer(chunk.ends), pa.py_buffer(chunk.content)]
     frames = pa.Array.from_buffers(pa.binary(), count, buffers)
     headers = _content(pc.binary_slice(frames, 0, HEADER_BYTES))
@@ -230,6 +303,24 @@ def positions(messages: Messages, is_open: bool) -> Iterator[tuple[int, int]]:
         row = match.start()
         if messages.tags[row] != ord("M") or not is_open_after(messages.tags[:row], is_open):
             yield row + 1, _position(messages, row)
+
+
+def count_before(messages: Messages, lsn: int, is_open: bool) -> int | None:
+    """Count the messages before the first whose WAL record begins at or after an LSN, which is the end of a record.
+
+    A Begin has the LSN of its commit. None if there is no such message.
+    """
+    for match in _LATER.finditer(messages.tags):
+        row = match.start()
+        tag = messages.tags[row]
+        if tag in _BEGINS_AT:
+            offset = _BEGINS_AT[tag]
+            is_later = int.from_bytes(messages.payload(row)[offset : offset + 8], "big") >= lsn
+        else:
+            is_later = _position(messages, row) > lsn
+        if is_later and (tag != ord("M") or not is_open_after(messages.tags[:row], is_open)):
+            return row
+    return None
 
 
 def _position(messages: Messages, row: int) -> int:

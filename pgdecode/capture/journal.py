@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgdecode.capture.errors import RequestError, StoppedError, reported
+from pgdecode.capture.frames import CopiedTable
 from pgdecode.capture.server import Identity
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
@@ -58,6 +60,8 @@ class FileEntry:
         Number of streamed and number of prepared transactions without an outcome at its end.
     sealed_us : int
         Time of its completion, in microseconds since 1970.
+    copies : tuple of CopiedTable
+        The tables whose rows it has.
     """
 
     name: str
@@ -72,11 +76,14 @@ class FileEntry:
     open_streams: int
     prepared: int
     sealed_us: int
+    copies: tuple[CopiedTable, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Convert the entry to JSON values, with LSNs in PostgreSQL's text form."""
         lsns = {name: lsn_to_text(getattr(self, name)) for name in ("first_lsn", "last_lsn", "recorded")}
-        return {**vars(self), **lsns}
+        plain = {name: value for name, value in vars(self).items() if name != "copies"}
+        copies = {"copies": [item.as_dict() for item in self.copies]} if self.copies else {}
+        return {**plain, **lsns, **copies}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> FileEntry:
@@ -88,10 +95,11 @@ class FileEntry:
             If a value is missing or wrong.
         """
         lsns = {name: lsn_from_text(plain[name]) for name in ("first_lsn", "last_lsn", "recorded")}
-        names = [name for name in cls.__dataclass_fields__ if name != "name" and name not in lsns]
+        names = [name for name in cls.__dataclass_fields__ if name not in ("name", "copies", *lsns)]
         if not _FILE_NAME.fullmatch(plain["name"]):
             raise ValueError("the name is not that of a captured file")
-        return cls(plain["name"], **lsns, **{name: _whole(plain[name]) for name in names})
+        copies = tuple(map(CopiedTable.from_dict, plain.get("copies", ())))
+        return cls(plain["name"], **lsns, **{name: _whole(plain[name]) for name in names}, copies=copies)
 
 
 @dataclass
@@ -116,6 +124,8 @@ class Contents:
         LSN at which the last session began.
     gaps : list
         Gaps that were accepted, each with the name of the file after it once there is one.
+    copies : dict of (CopiedTable, int) by OID
+        The last copy of each table after the last gap, with the first number of its file, which may be deleted.
     publication_changes : list
         From which LSN the folder has other publications than before.
     deleted_files, deleted_bytes : int
@@ -130,6 +140,7 @@ class Contents:
     beginning: dict[str, Any] | None = None
     session_start: int = 0
     gaps: list[dict[str, Any]] = field(default_factory=list)
+    copies: dict[int, tuple[CopiedTable, int]] = field(default_factory=dict)
     publication_changes: list[dict[str, Any]] = field(default_factory=list)
     deleted_files: int = 0
     deleted_bytes: int = 0
@@ -163,6 +174,8 @@ class Contents:
                 lsn_from_text(self.beginning["lsn"])
                 self.beginning["slot_was_read"] = bool(self.beginning["slot_was_read"])
             self.deleted_files, self.deleted_bytes = map(_whole, line.get("deleted", (0, 0)))
+            for item in line.get("copies", ()):
+                self._add_copies([CopiedTable.from_dict(item)], _whole(item["first_seq"]))
         elif event == "file":
             entry = FileEntry.from_dict(line)
             for before in self.before_next_file():
@@ -170,6 +183,7 @@ class Contents:
                 if entry.first_seq >= before.get("next_seq", 0):
                     before["file"] = entry.name
             self.files[entry.name] = entry
+            self._add_copies(entry.copies, entry.first_seq)
             self.recorded = entry.recorded
             self.next_seq = max(self.next_seq, entry.last_seq + 1)
             self.sessions = max(self.sessions, entry.session)
@@ -186,6 +200,7 @@ class Contents:
             self.origin = checked_origin({**(self.origin or {}), **line["server"]})
             self.recorded = lsn_from_text(line["to"])
             self.gaps.append(line)
+            self.copies = {oid: item for oid, item in self.copies.items() if item[1] >= self._gap_seq}
         elif event == "encoding":
             self.origin = checked_origin({**(self.origin or {}), "encoding": line["encoding"]})
         elif event == "publications":
@@ -197,6 +212,16 @@ class Contents:
             self.deleted_bytes += gone.bytes if gone else 0
         else:
             raise ValueError("there is no such event")
+
+    @property
+    def _gap_seq(self) -> int:
+        """Number of the first message after the last gap."""
+        return max((_whole(gap.get("next_seq", 0)) for gap in self.gaps if gap["from"] != gap["to"]), default=0)
+
+    def _add_copies(self, copies: Iterable[CopiedTable], first_seq: int) -> None:
+        # Changes are missing since an earlier copy.
+        if first_seq >= self._gap_seq:
+            self.copies |= {item.oid: (item, first_seq) for item in copies}
 
     @property
     def timeline(self) -> int:
@@ -281,6 +306,7 @@ class Journal:
             "session_start": lsn_to_text(contents.session_start),
             "beginning": contents.beginning,
             "deleted": [contents.deleted_files, contents.deleted_bytes],
+            "copies": [{**item.as_dict(), "first_seq": first_seq} for item, first_seq in contents.copies.values()],
         }
         gaps = [{**gap, "event": "gap", "server": gap.get("server", {})} for gap in contents.gaps]
         events = sorted([*gaps, *contents.publication_changes], key=lambda line: str(line.get("time")))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from pgdecode.capture.channel import Channel, Keepalive, Session, SessionEnd
 from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import (
     Chunk,
+    CopiedPayloads,
+    CopiedTable,
     Messages,
     boundary_after,
+    count_before,
     last_boundary,
     last_position,
     messages_of,
@@ -58,6 +61,8 @@ class Target:
     ----------
     lsn : int, optional
         End once everything that was complete at this LSN is captured.
+    is_exact : bool
+        End before the first commit at or after `lsn`, which is the end of a WAL record.
     deadline : float, optional
         End at the first boundary after this `time.monotonic()`.
     max_messages : int, optional
@@ -68,6 +73,7 @@ class Target:
     """
 
     lsn: int | None = None
+    is_exact: bool = False
     deadline: float | None = None
     max_messages: int | None = None
     idle_seen: float | None = None
@@ -91,6 +97,10 @@ class CaptureResult:
         Time since the start of the run.
     lag_bytes : int or None
         WAL of the server that is not recorded, as of the last check.
+    copies : tuple of CopiedTable
+        Tables whose rows have been copied.
+    copying : CopyProgress or None
+        The table that is being copied.
     """
 
     messages: int = 0
@@ -103,6 +113,46 @@ class CaptureResult:
     reconnects: int = 0
     seconds: float = 0.0
     lag_bytes: int | None = None
+    copies: tuple[CopiedTable, ...] = ()
+    copying: CopyProgress | None = None
+
+    def after(self, before: CaptureResult) -> CaptureResult:
+        """Add what an earlier part of the run has received."""
+        sums = {item.name: getattr(before, item.name) + getattr(self, item.name) for item in fields(self)[:6]}
+        return replace(self, **sums, reconnects=before.reconnects + self.reconnects, copies=before.copies + self.copies)
+
+
+@dataclass(frozen=True)
+class CopyProgress:
+    """How far the copy of a table is.
+
+    Attributes
+    ----------
+    table : str
+    rows, total : int
+        Rows so far, and all.
+    seconds : float
+        Since its first row was requested.
+    number, n_tables : int
+        Number of the table among those to copy.
+    """
+
+    table: str
+    rows: int
+    total: int
+    seconds: float
+    number: int
+    n_tables: int
+
+    @property
+    def rate(self) -> float:
+        """Rows in a second."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until its end at this rate; None if that is not known yet."""
+        return (self.total - self.rows) / self.rate if self.rate else None
 
 
 class Recorder(threading.Thread):
@@ -155,6 +205,7 @@ class Recorder(threading.Thread):
         # By OID, the types that this run has read, and those that it has read for the file.
         self._types: dict[int, UserType] = {}
         self._file_types: list[UserType] = []
+        self._file_copies: list[CopiedTable] = []
         self._asked: set[int] = set()
         self._session: Session
         self._file: FileWriter | None = None
@@ -183,7 +234,7 @@ class Recorder(threading.Thread):
         try:
             while not self._closing.is_set():
                 item = self._channel.take(self._seconds_left())
-                if isinstance(item, Chunk):
+                if isinstance(item, Chunk | CopiedPayloads):
                     self._take_chunk(item)
                     self._on_recorded()
                 elif isinstance(item, Keepalive):
@@ -233,14 +284,14 @@ class Recorder(threading.Thread):
 
     # Messages.
 
-    def _take_chunk(self, chunk: Chunk) -> None:
+    def _take_chunk(self, chunk: Chunk | CopiedPayloads) -> None:
         if self._finished:
             return
         messages = messages_of(chunk, self._next_seq)
         self._next_seq += len(chunk)
         self.target.idle_seen = None
         self.counts.received_messages += len(chunk)
-        self.counts.received_bytes += len(chunk.content)
+        self.counts.received_bytes += chunk.n_bytes
         end = self._end_in(messages)
         boundary = last_boundary(messages.tags, self._is_open) if end is None else end
         if boundary is None:
@@ -251,6 +302,8 @@ class Recorder(threading.Thread):
                 self._finish()
                 return
             self._hold(messages, boundary)
+        if isinstance(chunk, CopiedPayloads) and chunk.ended is not None:
+            self._file_copies.append(chunk.ended)
         self._is_open = boundary != len(messages.tags)
         if self._tail_bytes >= TAIL_BYTES:
             self._spill()
@@ -279,6 +332,7 @@ class Recorder(threading.Thread):
             self._file = FileWriter(self._folder, messages.first_seq, self._rules.compression)
             self._state.begin_file()
             self._file_types = []
+            self._file_copies = []
         self._file.add(messages.rows.slice(0, count))
         self._state.add(messages, 0, count)
         new = self._state.described_types - self._asked
@@ -310,7 +364,8 @@ class Recorder(threading.Thread):
         before = self._journal.before_next_file()
         metadata = {**self._session.metadata, **before, "prepared": sorted(self._state.prepared), "relations": USED}
         try:
-            entry = file.seal(self._position, self._session.number, undecided, metadata, others)
+            copies = tuple(self._file_copies)
+            entry = file.seal(self._position, self._session.number, undecided, metadata, others, copies)
         except BaseException:
             file.discard()
             raise
@@ -319,6 +374,7 @@ class Recorder(threading.Thread):
         self.counts.messages += entry.rows
         self.counts.files += 1
         self.counts.file_bytes += entry.bytes
+        self.counts.copies += entry.copies
         if self._retention is not None:
             delete_old(self._journal, self._retention)
 
@@ -397,6 +453,8 @@ class Recorder(threading.Thread):
                     return count
         if target.deadline is not None and time.monotonic() >= target.deadline:
             return boundary_after(messages.tags, self._is_open, 0)
+        if target.lsn is not None and target.is_exact:
+            return count_before(messages, target.lsn, self._is_open)
         if target.lsn is not None:
             boundary = last_boundary(messages.tags, self._is_open) or 0
             lsn_before = last_position(messages, boundary, self._is_open)
@@ -405,5 +463,8 @@ class Recorder(threading.Thread):
         return None
 
     def _finish(self) -> None:
+        if self.target.is_exact:
+            # Everything that is complete at this LSN has been received.
+            self._position = max(self._position, self.target.lsn or 0)
         self._finished = True
         self._on_finished()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,6 +31,7 @@ from pgdecode.capture import (
 )
 from pgdecode.capture.capture import delete_files
 from pgdecode.capture.options import bytes_from_text, seconds_from_text
+from pgdecode.capture.recorder import CopyProgress
 from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.cli import parameters
 from pgdecode.cli.report import size_text
@@ -60,6 +61,7 @@ _FLAGS = {
     ),
     "(pg_replication_slot_advance) and accept_gap": "(pg_replication_slot_advance) and --accept-gap",
     "change_publications does so": "--change-publications does so",
+    "copy needs a slot that stays: a temporary one": "--copy needs a slot that stays: that of --temporary",
     "let files end early (max_seconds)": "let files end early (--file-time)",
     "temporary and failover require create_slot": "--temporary and --failover require --create-slot",
 }
@@ -108,6 +110,7 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 @click.command(short_help="Capture the messages of a live slot to Parquet files.")
 @click.argument("dsn")
 @click.argument("out", type=parameters.path, metavar="OUT")
+@click.argument("tables", nargs=-1, metavar="")
 @click.option("--slot", required=True, metavar="NAME", help="The replication slot to read.")
 @click.option(
     "--publication",
@@ -148,6 +151,20 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     type=click.IntRange(min=1),
     metavar="N",
     help="Stop after N messages, at the end of the transaction.",
+)
+@click.option(
+    "--copy",
+    "as_copy",
+    is_flag=True,
+    help="First copy the rows of the TABLEs that follow; without one, of all published tables that OUT lacks.",
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="With --copy: read each table over N connections.",
 )
 @click.option("--accept-gap", is_flag=True, help="Continue although changes are missing. The log of OUT records this.")
 @click.option(
@@ -200,7 +217,9 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 def capture(
     dsn: str,
     out: Path,
+    tables: tuple[str, ...],
     slot: str,
+    as_copy: bool,
     drop: bool,
     as_status: bool,
     as_json: bool,
@@ -212,6 +231,9 @@ def capture(
     **given: Any,
 ) -> int:
     """Write the messages of slot NAME on the server DSN to OUT, a folder of Parquet files: each committed change once.
+
+    With --copy [TABLE ...], the rows that tables have already are written first: each table as one transaction that
+    empties it and inserts its rows, between the commits before and after. It may be copied again at any time.
 
     DSN is a URI or keyword string of libpq, or "" if PG* variables have all parameters. Keep passwords in a password
     file. Files have the columns seq, lsn, received and data; "pgdecode decode" reads OUT as IN. A file appears when it
@@ -227,6 +249,8 @@ def capture(
     try:
         if as_json and not as_status:
             raise click.UsageError("--json needs --status")
+        if tables and not as_copy:
+            raise click.UsageError(f"Got unexpected extra argument ({tables[0]}); tables need --copy")
         if drop:
             drop_slot(dsn, slot)
             click.echo(f"slot {printable(slot)}: dropped", err=True)
@@ -247,13 +271,14 @@ def capture(
                 options=PluginOptions(**plugin),
                 rules=FileRules(max_bytes=file_size, max_seconds=file_time),
                 retention=retention,
+                copy=(tables or True) if as_copy else False,
                 on_progress=show,
                 on_warning=lambda text: warn(_with_flags(text)),
                 **given,
             )
             with _stopped_by_signals(running):
                 result = running.run(until=until, max_messages=max_messages)
-        _print_result(out, result)
+        _print_result(out, result, is_copied=as_copy)
         if retention is not None:
             delete_files(out, retention)
     except RequestError as error:
@@ -308,6 +333,9 @@ def _live_progress() -> Iterator[Any]:
             last[0] = now
             rate = (now.received_messages - before.received_messages) / seconds
             speed = (now.received_bytes - before.received_bytes) / seconds / 1e6
+            if now.copying is not None:
+                live.update(Text(_copy_text(now.copying)))
+                return
             lag = "unknown" if now.lag_bytes is None else size_text(now.lag_bytes)
             live.update(
                 Text(
@@ -319,7 +347,19 @@ def _live_progress() -> Iterator[Any]:
         yield show
 
 
-def _print_result(out: Path, result: CaptureResult) -> None:
+def _copy_text(copying: CopyProgress) -> str:
+    left = "" if copying.seconds_left is None else f", {timedelta(seconds=round(copying.seconds_left))} left"
+    return (
+        f"copying {printable(copying.table)} ({copying.number} of {copying.n_tables}): {copying.rows:,} of "
+        f"{counted(copying.total, 'row')}, {copying.rate:,.0f}/s{left}"
+    )
+
+
+def _print_result(out: Path, result: CaptureResult, *, is_copied: bool) -> None:
+    for item in result.copies:
+        click.echo(f"{printable(item.table)}: {counted(item.rows, 'row')} copied at {lsn_to_text(item.lsn)}", err=True)
+    if is_copied and not result.copies:
+        click.echo("no table was copied: all published tables have been", err=True)
     reconnects = f", {counted(result.reconnects, 'reconnect')}" if result.reconnects else ""
     click.echo(
         f"{printable(str(out))}: {counted(result.messages, 'message')} ({size_text(result.payload_bytes)}) in "

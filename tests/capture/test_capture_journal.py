@@ -247,7 +247,7 @@ LINES = {
 }
 NEEDED = {
     "begin": {"version", "recorded", "system", "timeline", "database", "slot", "publications"},
-    "file": set(FileEntry.__dataclass_fields__),
+    "file": set(FileEntry.__dataclass_fields__) - {"copies"},
     "position": {"recorded"},
     "session": {"session", "start"},
     "gap": {"from", "to", "server"},
