@@ -14,7 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 import pgdecode
-from pgdecode.capture import server, user_types
+from pgdecode.capture import server
+from pgdecode.capture.catalog.file_catalog import CatalogContents
+from pgdecode.capture.catalog.relation_facts import read_facts
+from pgdecode.capture.catalog.user_types import read_types
 from pgdecode.capture.channel import Channel, Session, SessionEnd
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, published_tables
@@ -27,6 +30,7 @@ from pgdecode.capture.recorder import CaptureResult, CopyProgress, FileRules, Re
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.files.file_metadata import UserType
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+from pgdecode.protocol.messages import Relation
 from pgdecode.storage.object_path import local_path
 from pgdecode.types.encodings import CODECS, SQL_ASCII, encoding_name
 
@@ -239,7 +243,7 @@ class Capture:
             target,
             self._retention,
             _prepared(journal),
-            self._read_types,
+            self._read_catalog,
             on_recorded,
             on_finished,
         )
@@ -666,17 +670,19 @@ class Capture:
                     )
         return ""
 
-    def _read_types(self, oids: set[int]) -> tuple[UserType, ...] | None:
-        """Read the present types of columns, as far as their meaning depends on the database."""
+    def _read_catalog(self, oids: set[int], relations: set[Relation]) -> CatalogContents:
+        """Read the present types of columns, as far as their meaning depends on the database, and facts of tables."""
+        types: tuple[UserType, ...] = ()
         try:
             with self._catalog_connection(patience=_STOP_SECONDS) as connection:
-                return user_types.read_types(connection, oids, self._slot)
+                types = read_types(connection, oids, self._slot) if oids else ()
+                return CatalogContents(types, read_facts(connection, relations, self._publications))
         except CaptureError as error:
             self._warn(
-                f"types of the database cannot be read: {error}; values of types that no file describes are text, and "
-                "binary ones need types="
+                f"the catalog of the database cannot be read: {error}; values of types that no file describes are "
+                "text, and binary ones need types=; what old rows have in columns that were added is not known"
             )
-            return None
+            return CatalogContents(types)
 
     def _warn(self, text: str) -> None:
         # A warning that only repeats with other sizes is not given again.

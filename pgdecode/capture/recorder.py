@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from pgdecode.capture.catalog.file_catalog import CatalogContents, FileCatalog
 from pgdecode.capture.channel import Channel, Keepalive, Session, SessionEnd
 from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import (
@@ -25,7 +26,8 @@ from pgdecode.capture.frames import (
 from pgdecode.capture.journal import Journal
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.capture.undecided import SessionState
-from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, USED, UserType, merged, referred, to_json
+from pgdecode.files.file_metadata import USED
+from pgdecode.protocol.messages import Relation
 
 # Bytes of an open transaction that are kept in memory before they are written to a separate file.
 TAIL_BYTES = 16 * 2**20
@@ -167,9 +169,8 @@ class Recorder(threading.Thread):
     retention : Retention or None
     prepared : set of str
         GIDs of prepared transactions without an outcome in the existing files.
-    read_types : callable
-        Reads types of the database by their OIDs, with those that they consist of; returns None on failure, of which it
-        warns.
+    read_catalog : callable
+        As in `FileCatalog`. It warns of a failure.
     on_recorded : callable
         Called when more is recorded, and when the channel has room.
     on_finished : callable
@@ -184,7 +185,7 @@ class Recorder(threading.Thread):
         target: Target,
         retention: Retention | None,
         prepared: set[str],
-        read_types: Callable[[set[int]], tuple[UserType, ...] | None],
+        read_catalog: Callable[[set[int], set[Relation]], CatalogContents],
         on_recorded: Callable[[], None],
         on_finished: Callable[[], None],
     ) -> None:
@@ -197,16 +198,12 @@ class Recorder(threading.Thread):
         self._folder: Path = journal.folder
         self._rules = rules
         self._retention = retention
-        self._read_types = read_types
         self._on_recorded = on_recorded
         self._on_finished = on_finished
         self._closing = threading.Event()
         self._state = SessionState(prepared)
-        # By OID, the types that this run has read, and those that it has read for the file.
-        self._types: dict[int, UserType] = {}
-        self._file_types: list[UserType] = []
+        self._catalog = FileCatalog(read_catalog)
         self._file_copies: list[CopiedTable] = []
-        self._asked: set[int] = set()
         self._session: Session
         self._file: FileWriter | None = None
         # Messages after the last boundary. They are dropped if the session ends.
@@ -331,15 +328,11 @@ class Recorder(threading.Thread):
         if self._file is None:
             self._file = FileWriter(self._folder, messages.first_seq, self._rules.compression)
             self._state.begin_file()
-            self._file_types = []
+            self._catalog.begin_file()
             self._file_copies = []
         self._file.add(messages.rows.slice(0, count))
         self._state.add(messages, 0, count)
-        new = self._state.described_types - self._asked
-        if new:
-            # A type may be altered or dropped before the file is complete.
-            self._asked |= new
-            self._read_file_types(new)
+        self._catalog.update(self._state)
         self.counts.payload_bytes += messages.rows.column("data").slice(0, count).nbytes
 
     def _spill(self) -> None:
@@ -357,9 +350,8 @@ class Recorder(threading.Thread):
         """Complete the file, which ends at a boundary."""
         if self._file is None:
             return
-        types = self._types_of_file()
+        others = self._catalog.keys(self._state)
         file, self._file = self._file, None
-        others = {CATALOG_KEY: self._state.catalog().to_json(), **({TYPES_KEY: to_json(types)} if types else {})}
         undecided = len(self._state.streams), len(self._state.prepared)
         before = self._journal.before_next_file()
         metadata = {**self._session.metadata, **before, "prepared": sorted(self._state.prepared), "relations": USED}
@@ -377,24 +369,6 @@ class Recorder(threading.Thread):
         self.counts.copies += entry.copies
         if self._retention is not None:
             delete_old(self._journal, self._retention)
-
-    def _read_file_types(self, oids: set[int]) -> None:
-        """Read types for the file."""
-        types = self._read_types(oids) or ()
-        self._file_types += types
-        self._types |= {item.oid: item for item in types}
-
-    def _types_of_file(self) -> tuple[UserType, ...]:
-        """Describe the types that the file needs, as they are now; of those that were dropped, what is known."""
-        left = self._state.type_oids()
-        if not left:
-            return ()
-        self._read_file_types(left)
-        types = {item.oid: item for item in merged(self._file_types)}
-        while left := {oid for oid in left if oid in self._types and oid not in types}:
-            types |= {oid: self._types[oid] for oid in left}
-            left = {oid for item in types.values() for oid in referred(item)}
-        return tuple(types.values())
 
     def _record_position(self) -> None:
         if self._file is None and self._position > self.recorded:

@@ -52,6 +52,8 @@ class SessionState:
         GIDs of prepared transactions without an outcome, also those of earlier sessions.
     described_types : set of int
         The types of columns of the relations that the file has described so far, as `type_oids`.
+    described : dict of Relation to int
+        These relations, without the xid of a stream, and the position of the last message that describes each.
     """
 
     def __init__(self, prepared: set[str] | None = None) -> None:
@@ -71,6 +73,7 @@ class SessionState:
         # What the first bytes of messages name as relations, among them OIDs of others.
         self._named: set[bytes] = set()
         self.described_types: set[int] = set()
+        self.described: dict[Relation, int] = {}
 
     def add(self, messages: Messages, start: int, stop: int) -> None:
         """Process messages of a chunk, from one boundary to another.
@@ -120,6 +123,7 @@ class SessionState:
         relations = self._relations
         if isinstance(message, Relation):
             relations.add(message, position, self._stream)
+            self.described[replace(message, xid=None)] = position
             self.described_types.update(_own_types(message))
         elif isinstance(message, Type):
             relations.add_type(message, position, self._stream)

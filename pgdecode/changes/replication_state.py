@@ -144,10 +144,13 @@ class ReplicationState:
         """Find the relations that are known before the first payload; None if there are none, or after that payload.
 
         They are those that the caller gives. Otherwise they are those of this state: a decoder without payloads has
-        saved its catalog.
+        saved its catalog. After the first payload, the facts of the given catalog are added to the state.
         """
+        if self.position:
+            self.relations.add_facts(given.facts if given else ())
+            return None
         known = RelationCatalog(self.relations.versions, self.relations.facts)
-        return None if self.position else given or known or None
+        return given or known or None
 
     def set_undo_log(self, undo_log: UndoLog) -> None:
         """Set the undo log for the next changes."""

@@ -20,7 +20,7 @@ from pgdecode.partitions.partition_index import Partition
 from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.relation_version import RelationVersion, used_from
+from pgdecode.relations.relation_version import used_from
 from pgdecode.storage.object_path import FilePath, relative_name
 from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
 from pgdecode.types.encodings import SQL_ASCII, encoding_name
@@ -29,6 +29,8 @@ from pgdecode.types.type_parser import BY_OID, declared
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
 CONTROL_KEY = b"pgdecode.control"
+# In the text of a catalog that has facts.
+_FACTS = b'"facts": ['
 # The value of "relations" in the description of a capture: the footer has the relations that the file uses.
 USED = "used"
 
@@ -245,9 +247,10 @@ def encoding_of(files: Iterable[PayloadFile], given: str) -> str:
 
 
 def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
-    """Read the relations that were described before the first row, from the footers of files; None without any.
+    """Read relations from the footers of files: those described before the first row, and facts of all.
 
-    A footer has the relations that its file uses. The first file may not use all that later files use.
+    A footer has the relations that its file uses. The first file may not use all that later files use. None if no
+    footer has any.
 
     Raises
     ------
@@ -256,7 +259,8 @@ def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
     """
     if not files:
         return None
-    versions = {version.relation_id: version for version in _catalog_in(files[0])}
+    catalog = _catalog_in(files[0])
+    versions, facts = {version.relation_id: version for version in catalog}, [*catalog.facts]
     first, session = _first_seq_and_session(files[0])
     for file in files[1:] if first is not None else ():
         # The server describes all relations again in another session.
@@ -266,13 +270,16 @@ def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:
             # Later ones are in the payloads.
             if first is not None and used_from(version) < first and version.position < first:
                 versions.setdefault(version.relation_id, version)
-    return RelationCatalog(sorted(versions.values(), key=used_from)) if versions else None
+    for file in files[1:]:
+        if _FACTS in (_entry(file, CATALOG_KEY) or b""):
+            facts += _catalog_in(file).facts
+    return RelationCatalog(sorted(versions.values(), key=used_from), facts) or None
 
 
-def _catalog_in(file: FileWithFooter) -> Iterable[RelationVersion]:
+def _catalog_in(file: FileWithFooter) -> RelationCatalog:
     content = _entry(file, CATALOG_KEY)
     try:
-        return () if content is None else RelationCatalog.from_json(content)
+        return RelationCatalog() if content is None else RelationCatalog.from_json(content)
     except (ValueError, KeyError, TypeError) as error:
         raise FileFault(f"{file}: relations in the footer: {error}") from error
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from pgdecode.protocol.messages import Relation
 
+# The files of so many partitions are recorded, those of the newest ones.
+MOST_FILES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class RelationFacts:
@@ -22,7 +25,7 @@ class RelationFacts:
     primary_key : tuple of int
         Numbers of the columns of the primary key, in its order; empty without one.
     storage : tuple of (int, int)
-        OID and pg_class.relfilenode of the table, or of some of its partitions. PostgreSQL rewrites a table to another
+        OID and pg_class.relfilenode of the table, or of its newest partitions. PostgreSQL rewrites a table to another
         file.
     """
 
@@ -40,6 +43,11 @@ class RelationFacts:
         files = dict(before.storage)
         common = [node == files[oid] for oid, node in self.storage if oid in files]
         return bool(common) and all(common)
+
+    @property
+    def has_first_storage(self) -> bool:
+        """Whether the rows of a table are certainly in the files that it was made with, which have its OID as name."""
+        return 0 < len(self.storage) < MOST_FILES and all(oid == node for oid, node in self.storage)
 
 
 class StatedFacts(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from pgdecode.protocol.json_document import json_type
@@ -14,11 +14,12 @@ from pgdecode.relations.relation_version import BEFORE, RelationVersion
 MAX_OID = MAX_XID = (1 << 32) - 1
 MAX_POSITION = (1 << 63) - 1
 MAX_ATTNUM = (1 << 15) - 1
+_COLUMN = tuple(item.name for item in fields(Column))
 
 
 def version_to_json(version: RelationVersion) -> dict[str, Any]:
     """Convert a version to JSON values."""
-    facts = {} if version.facts is None else {"facts": asdict(version.facts)}
+    facts = {} if version.facts is None else {"facts": _facts_to_json(version.facts)}
     return {
         "position": version.position,
         "xid": version.xid,
@@ -31,7 +32,10 @@ def version_to_json(version: RelationVersion) -> dict[str, Any]:
 
 def stated_to_json(stated: StatedFacts) -> dict[str, Any]:
     """Convert stated facts to JSON values."""
-    return {"position": stated.position, "relation": asdict(stated.relation), "facts": asdict(stated.facts)}
+    # A footer may have thousands of them, so columns are lists.
+    relation = asdict(stated.relation)
+    relation["columns"] = [[*column.values()] for column in relation["columns"]]
+    return {"position": stated.position, "relation": relation, "facts": _facts_to_json(stated.facts)}
 
 
 def stated_from_json(plain: Mapping[str, Any]) -> StatedFacts:
@@ -43,21 +47,29 @@ def stated_from_json(plain: Mapping[str, Any]) -> StatedFacts:
         If a value is missing or has the wrong type.
     """
     try:
-        relation = relation_from_json(plain["relation"])
+        columns = [dict(zip(_COLUMN, column, strict=True)) for column in plain["relation"]["columns"]]
+        relation = relation_from_json({**plain["relation"], "columns": columns})
         position = whole_number(plain["position"], BEFORE, MAX_POSITION)
         return StatedFacts(relation, position, _facts_from_json(plain["facts"], len(relation.columns)))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the JSON is not facts of a relation: {type(error).__name__}") from None
 
 
+def _facts_to_json(facts: RelationFacts) -> dict[str, Any]:
+    missing = {
+        str(number): value for number, value in zip(facts.attnums, facts.missing, strict=True) if value is not None
+    }
+    return {**asdict(facts), "missing": missing}
+
+
 def _facts_from_json(plain: Mapping[str, Any], n_columns: int) -> RelationFacts:
     attnums = tuple(whole_number(number, 1, MAX_ATTNUM) for number in plain["attnums"])
-    missing = tuple(None if value is None else _text(value) for value in plain["missing"])
-    if not len(set(attnums)) == len(missing) == n_columns:
+    values = {number: _text(value) for number, value in dict(plain["missing"]).items()}
+    if len(set(attnums)) != n_columns:
         raise ValueError(f"facts of {len(attnums)} columns, the relation has {n_columns}")
     return RelationFacts(
         attnums,
-        missing,
+        tuple(values.get(str(number)) for number in attnums),
         tuple(whole_number(number, 1, MAX_ATTNUM) for number in plain["primary_key"]),
         tuple((whole_number(oid, 0, MAX_OID), whole_number(node, 0, MAX_OID)) for oid, node in plain["storage"]),
     )

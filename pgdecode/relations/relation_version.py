@@ -104,21 +104,24 @@ def repeated_column(relation: Relation) -> int | None:
 
 
 def values_before(before: RelationVersion, after: RelationVersion) -> dict[str, str | None]:
-    """Find which values rows of a version have in the columns that were added until a later version.
+    """Find which values rows of a version have in the columns that were added until the next version.
 
     Returns
     -------
     dict of str to str or None
         For names of columns of `after`: the value in PostgreSQL's text form, or None for NULL. A column that was added
         but is not in it has values that are not known, because PostgreSQL may have rewritten the table: a copy of the
-        table has them. Columns are compared by their numbers, and only if these are known.
+        table has them. If the numbers of the columns of `before` are not known, it must have the first columns of
+        `after`, because otherwise a column may have been renamed.
     """
     old, new = before.facts, after.facts
-    if old is None or new is None:
+    n = len(before.columns)
+    if new is None or (old is None and [item.name for item in before.columns] != [c.name for c in after.columns[:n]]):
         return {}
+    numbers = new.attnums[:n] if old is None else old.attnums
+    is_same = new.has_first_storage if old is None else new.has_storage_of(old)
     columns = zip(new.attnums, after.columns, new.missing, strict=True)
-    added = {column.name: value for number, column, value in columns if number not in old.attnums}
-    is_same = new.has_storage_of(old)
+    added = {column.name: value for number, column, value in columns if number not in numbers}
     return {name: value for name, value in added.items() if value is not None or is_same}
 
 

@@ -270,8 +270,10 @@ class RelationTracker:
     def add_facts(self, facts: Iterable[StatedFacts]) -> None:
         """Add facts, in the order of their positions. Those of earlier messages do not change."""
         for item in facts:
-            self.undo_log.append(self.facts, item)
-            self.undo_log.append(self._facts_by_id.setdefault(item.relation.relation_id, []), item)
+            known = self._facts_by_id.setdefault(item.relation.relation_id, [])
+            if item not in known:
+                self.undo_log.append(self.facts, item)
+                self.undo_log.append(known, item)
 
     # -- lookup ------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from typing import Any, cast
 from cluster import Cluster
 
 from pgdecode import ChangeDecoder
+from pgdecode.capture.catalog.file_catalog import CatalogContents
 from pgdecode.capture.channel import Channel, Item, Keepalive, Session
 from pgdecode.capture.frames import Chunk
 from pgdecode.capture.journal import Journal
@@ -85,7 +86,9 @@ def recorded_after_each(items: list[Item], start: int, folder: Path) -> list[tup
             lambda: found.append((journal.contents.next_seq, recorder.recorded)),
         )
         rules = FileRules(max_bytes=1, position_seconds=0, compression="none")
-        recorder = Recorder(script, journal, rules, Target(), None, set(), lambda oids: (), lambda: None, lambda: None)
+        recorder = Recorder(
+            script, journal, rules, Target(), None, set(), lambda *_: CatalogContents(), lambda: None, lambda: None
+        )
         script.recorder = recorder
         recorder.run()
         if recorder.failure is not None:

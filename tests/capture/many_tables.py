@@ -14,8 +14,8 @@ from cluster import Cluster
 
 from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, FileRules, PluginOptions, receiver
+from pgdecode.capture.catalog.user_types import read_user_types
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.user_types import read_user_types
 from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, catalog_of, types_of
 from servers.connection import Connection as Session
 

@@ -23,10 +23,11 @@ from cluster import Cluster
 from conftest import Database
 
 from pgdecode import ChangeDecoder
-from pgdecode.capture import Capture, FileRules, PluginOptions, receiver, user_types
+from pgdecode.capture import Capture, FileRules, PluginOptions, receiver
+from pgdecode.capture import capture as capture_module
+from pgdecode.capture.catalog.user_types import read_types, read_user_types, types_query
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import ServerError
-from pgdecode.capture.user_types import read_user_types, types_query
 from pgdecode.files.file_metadata import CATALOG_KEY, UserType, catalog_of, types_of, user_types_of
 from support.tiers import full
 
@@ -307,14 +308,14 @@ def test_the_command_counts_columns_that_are_text_because_their_type_was_altered
 def test_a_type_that_is_dropped_while_its_file_is_written_is_described(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, calls = user_types.read_types, threading.Semaphore(0)
+    calls = threading.Semaphore(0)
 
     def counted(*arguments: Any) -> tuple[UserType, ...]:
-        found = read(*arguments)
+        found = read_types(*arguments)
         calls.release()
         return found
 
-    monkeypatch.setattr(user_types, "read_types", counted)
+    monkeypatch.setattr(capture_module, "read_types", counted)
     database.create_slot()
     database.execute(f"DROP TABLE t; {ADDRESS}; CREATE TYPE mood AS ENUM ('sad')")
     database.execute("CREATE TABLE c (id int PRIMARY KEY, a addr, m mood)")
@@ -344,20 +345,20 @@ def test_a_capture_without_an_answer_about_types_warns(
     database.execute(f"DROP TABLE t; {ADDRESS}; {TABLE}; {FIRST}")
     folder = tmp_path / "raw"
     warnings: list[str] = []
-    read = user_types.read_types
 
     def failing(*arguments: Any) -> tuple[UserType, ...]:
         raise ServerError("canceling statement due to statement timeout")
 
-    monkeypatch.setattr(user_types, "read_types", failing)
+    monkeypatch.setattr(capture_module, "read_types", failing)
     Capture(database.dsn, folder, slot=database.slot, publication="p", on_warning=warnings.append).run(until="now")
     [warning] = [text for text in warnings if "types" in text]
     assert warning == (
-        "types of the database cannot be read: canceling statement due to statement timeout; values of types that no "
-        "file describes are text, and binary ones need types="
+        "the catalog of the database cannot be read: canceling statement due to statement timeout; values of types "
+        "that no file describes are text, and binary ones need types=; what old rows have in columns that were added "
+        "is not known"
     )
     assert types_of(folder.glob("*.parquet")) is None
-    monkeypatch.setattr(user_types, "read_types", read)
+    monkeypatch.setattr(capture_module, "read_types", read_types)
     database.execute("INSERT INTO c VALUES (2, '(y,2)')")
     Capture(database.dsn, folder, slot=database.slot, publication="p").run(until="now")
     # The next file describes the types of both.
@@ -388,10 +389,9 @@ def test_a_footer_has_only_the_relations_that_its_file_uses(
     folder, rules = tmp_path / "raw", FileRules(max_bytes=1)
     Capture(database.dsn, folder, slot=database.slot, publication="p", rules=rules).run(until="now")
     first, *rest = sorted(folder.glob("*.parquet"))
-    assert catalog_of([first]) is None
-    found = [() if (catalog := catalog_of([path])) is None else catalog.names for path in rest]
-    assert found == [("public.tenant_7",), ("public.tenant_8", "public.tenant_9"), ("public.tenant_7",)]
-    assert all(len(pq.read_metadata(path).metadata[CATALOG_KEY]) < 6000 for path in rest)
+    found = [() if (catalog := catalog_of([path])) is None else catalog.names for path in (first, *rest)]
+    assert found == [(), ("public.tenant_7",), ("public.tenant_8", "public.tenant_9"), ("public.tenant_7",)]
+    assert all(len(pq.read_metadata(path).metadata[CATALOG_KEY]) < 8000 for path in rest)
     alone = ChangeDecoder(catalog=catalog_of(rest[1:])).decode(pq.read_table(rest[2])["data"])
     assert alone["op"].to_pylist() == ["insert"]
     catalog = catalog_of(rest)

@@ -1,0 +1,1 @@
+"""What the footers of captured files say of the server's catalog."""

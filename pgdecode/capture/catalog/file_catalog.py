@@ -1,0 +1,98 @@
+"""What the footer of a file says of the server's catalog. It is read while the file is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from pgdecode.capture.undecided import SessionState
+from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, UserType, merged, referred, to_json
+from pgdecode.protocol.messages import Relation
+from pgdecode.relations.catalog import RelationCatalog
+from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
+
+
+class CatalogContents(NamedTuple):
+    """Types of a database, and facts of those relations that are as their messages say."""
+
+    types: tuple[UserType, ...] = ()
+    facts: dict[Relation, RelationFacts] = {}  # noqa: RUF012 (it is not changed)
+
+
+class FileCatalog:
+    """Types and facts of relations for the footers of files.
+
+    They are read where messages describe a relation, because it may be altered before the file is complete, and again
+    at the end of that file.
+
+    Parameters
+    ----------
+    read : callable
+        Reads types by their OIDs, with those that they consist of, and facts of relations.
+    """
+
+    def __init__(self, read: Callable[[set[int], set[Relation]], CatalogContents]) -> None:
+        self._read = read
+        # What this run has read.
+        self._types: dict[int, UserType] = {}
+        self._facts: dict[Relation, RelationFacts] = {}
+        self._asked: set[int | Relation] = set()
+        self.begin_file()
+
+    def begin_file(self) -> None:
+        """Begin a file with the next message."""
+        self._facts_before = dict(self._facts)
+        self._file_types: list[UserType] = []
+        self._stated: dict[Relation, list[StatedFacts]] = {}
+
+    def update(self, state: SessionState) -> None:
+        """Read what is new in the file so far."""
+        types, relations = state.described_types - self._asked, state.described.keys() - self._asked
+        if types or relations:
+            self._asked |= types | relations
+            self._read_for(types, relations, state)
+
+    def keys(self, state: SessionState) -> dict[bytes, str]:
+        """Return the keys of the footer of a file that is complete."""
+        types = self._types_of_file(state)
+        before = [replace(item, facts=self._facts_before.get(item.relation)) for item in state.catalog()]
+        for relation in state.described.keys() - self._stated.keys():
+            # It has been altered or dropped since.
+            if relation in self._facts:
+                self._state(relation, self._facts[relation], state)
+        stated = sorted((item for found in self._stated.values() for item in found), key=lambda item: item.position)
+        catalog = RelationCatalog(before, stated).to_json()
+        return {CATALOG_KEY: catalog, **({TYPES_KEY: to_json(types)} if types else {})}
+
+    def _read_for(self, oids: set[int], relations: set[Relation], state: SessionState) -> None:
+        types, facts = self._read(oids, relations)
+        self._file_types += types
+        self._types |= {item.oid: item for item in types}
+        for relation, found in facts.items():
+            self._state(relation, found, state)
+
+    def _state(self, relation: Relation, facts: RelationFacts, state: SessionState) -> None:
+        """Record facts of a relation that the file describes."""
+        former = self._facts.get(relation)
+        if former is not None and not facts.is_other(former):
+            # Where the table has been rewritten since, rows that are older than a column have its value all the same.
+            values = zip(facts.missing, former.missing, strict=True)
+            facts = replace(facts, missing=tuple(old if new is None else new for new, old in values))
+        self._facts[relation] = facts
+        stated = self._stated.setdefault(relation, [])
+        position = state.described[relation]
+        if stated and not facts.is_other(stated[-1].facts):
+            position = stated.pop().position
+        stated.append(StatedFacts(relation, position, facts))
+
+    def _types_of_file(self, state: SessionState) -> tuple[UserType, ...]:
+        """Describe the types that the file needs, as they are now; of those that were dropped, what is known."""
+        left = state.type_oids()
+        if left or state.described:
+            self._read_for(left, {*state.described}, state)
+        types = {item.oid: item for item in merged(self._file_types)} if left else {}
+        while left := {oid for oid in left if oid in self._types and oid not in types}:
+            types |= {oid: self._types[oid] for oid in left}
+            left = {oid for item in types.values() for oid in referred(item)}
+        return tuple(types.values())
