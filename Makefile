@@ -106,6 +106,7 @@ servers:  ## after a change to the rules of transactions: random scenarios on Po
 
 capture-servers:  ## after a change to capture: random workloads on PostgreSQL 10 to 18, killed, restarted and cut
 	PYTHONPATH=tests:tests/capture $(PYTHON) -m campaign --install build/servers
+	PYTHONPATH=tests:tests/capture $(PYTHON) -m flips --flips 1000
 
 spark-servers:  ## after a change to spark_udfs/runtime or jobs: a standalone cluster and Spark Connect
 	$(PYTHON) -m pytest -m "" tests/spark/servers

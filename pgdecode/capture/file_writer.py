@@ -21,6 +21,7 @@ from pgdecode.files.file_metadata import CONTROL_KEY
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.partitions.control_messages import FooterMessages
 from pgdecode.storage.durable import rename_durably
+from pgdecode.storage.parquet_input import CHECK_KEY, NO_CHECK, add_check
 
 # Approximate size of a row group: large enough to read fast, small compared to the interpreter's own memory.
 GROUP_BYTES = 16 * 2**20
@@ -149,10 +150,12 @@ class FileWriter:
                     CAPTURE_KEY: json.dumps({**metadata, "file": entry.as_dict()}),
                     **others,
                     **({} if control is None else {CONTROL_KEY: control}),
+                    CHECK_KEY: NO_CHECK,
                 }
             )
             self._writer.close()
             self._sink.close()
+            add_check(self._hidden)
             size = self._hidden.stat().st_size
             rename_durably(self._hidden, self._folder / name)
         return replace(entry, bytes=size)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pgdecode.capture.errors import RequestError, StoppedError, reported
 from pgdecode.capture.frames import CopiedTable
@@ -21,6 +20,7 @@ from pgdecode.capture.server import Identity
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.storage.durable import locked, make_folders, write_durably
+from pgdecode.storage.parquet_input import read_metadata
 
 FORMAT_VERSION = 1
 LOG_NAME = "_capture.jsonl"
@@ -498,7 +498,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
         If it is not a file of a capture.
     """
     try:
-        entries = pq.read_metadata(path).metadata or {}
+        entries = read_metadata(path).metadata or {}
         metadata: dict[str, Any] = json.loads(entries[CAPTURE_KEY])
         checked_origin(metadata["origin"])
         for gap in metadata.get("gaps", ()):

@@ -16,6 +16,12 @@ import pyarrow.parquet as pq
 from pgdecode.storage.object_files import ObjectReader
 from pgdecode.storage.object_path import FilePath
 
+# The key of a footer with the size of the file and a checksum of the footer, as hexadecimal numbers. The checksum
+# counts their digits as zeros. Checksums of pages do not cover the footer.
+CHECK_KEY = b"pgdecode.check"
+NO_CHECK = b"0" * 24
+# Between a key and its value: the number and type of the value's field, and its length.
+_VALUE = bytes([0x18, len(NO_CHECK)])
 # Size of the buffer for reading pages. Without a buffer, pyarrow loads the whole column chunk of a row group.
 _READ_BUFFER = 2**20
 # The end of a file, which usually has the whole footer.
@@ -165,13 +171,15 @@ def read_footer(source: Source) -> Footer:
     Raises
     ------
     pa.ArrowException, OSError, UnicodeDecodeError
-        If the file does not end with a footer, or with a damaged one (`PARQUET_ERRORS`).
+        If the file does not end with a footer, or with a damaged one (`PARQUET_ERRORS`). The footer of a captured file
+        has a checksum, which counts unless another program has written the file anew.
     EncryptedFile
         If the footer is encrypted.
     """
     content, size = _tail(source)
     if bytes(content[-4:]) == b"PARE":
         raise EncryptedFile("is encrypted; decrypt it first")
+    _verify(bytes(content), size)
     is_whole = isinstance(source, pa.Buffer)
     # pyarrow reads the footer from the end, wherever it begins.
     file = pq.ParquetFile(
@@ -180,6 +188,37 @@ def read_footer(source: Source) -> Footer:
     n_bytes = file.metadata.serialized_size
     signed = bytes(content[:n_bytes]) if len(content) == n_bytes + _SIGNATURE_BYTES + 8 else None
     return Footer(zlib.crc32(content, size), file.metadata, content, file if is_whole else None, signed)
+
+
+def _check_of(footer: bytes, size: int, at: int) -> bytes:
+    """Compute the value of `CHECK_KEY`, which is at an offset of the footer."""
+    plain = footer[:at] + NO_CHECK + footer[at + len(NO_CHECK) :]
+    return b"%016x%08x" % (size, zlib.crc32(plain))
+
+
+def _value_at(footer: bytes) -> int:
+    """Find the value of `CHECK_KEY`; -1 without one."""
+    at = footer.rfind(CHECK_KEY + _VALUE)
+    return at if at < 0 else at + len(CHECK_KEY + _VALUE)
+
+
+def _verify(footer: bytes, size: int) -> None:
+    at = _value_at(footer)
+    expected = _check_of(footer, size, at) if at >= 0 else b""
+    found = footer[at : at + len(expected)]
+    # Another program that copies the keys makes a file of another size.
+    if found != expected and found[:16] == expected[:16]:
+        raise OSError("the footer does not have its checksum")
+
+
+def add_check(path: Path) -> None:
+    """Write the value of `CHECK_KEY` into the footer of a file, which has `NO_CHECK` in its place."""
+    footer, size = _tail(path)
+    footer = bytes(footer)
+    at = _value_at(footer)
+    with path.open("r+b") as file:
+        file.seek(size - len(footer) + at)
+        file.write(_check_of(footer, size, at))
 
 
 def _tail(source: Source) -> tuple[pa.Buffer | bytes, int]:

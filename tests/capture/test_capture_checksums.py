@@ -1,10 +1,13 @@
-"""Captured files have checksums of their pages, so that a changed byte is found without compression too."""
+"""Captured files have checksums of pages and footers, so that a changed byte is found without compression too."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import flips
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.capture.file_writer import FileWriter
@@ -41,3 +44,23 @@ def test_a_changed_byte_in_a_row_is_found(run: Shell, command: str, n_transactio
     assert done.code == 1
     assert done.err.startswith(f"pgdecode: {path}: cannot be read further: could not verify page integrity")
     assert done.err.count("\n") == 1
+
+
+def test_a_flipped_bit_anywhere_in_a_file_is_an_error_or_harmless(tmp_path: Path) -> None:
+    assert [*flips.wrong_flips(tmp_path, 60, random.Random(7))] == []
+
+
+def test_a_flipped_bit_in_a_footer_is_an_error_for_all_commands(tmp_path: Path) -> None:
+    path = flips.write_file(tmp_path / "raw", "zstd", 5)
+    content = path.read_bytes()
+    # A declaration of a type, which stays a good one.
+    path.write_bytes(content.replace(b'"int4"', b'"int8"'))
+    assert path.read_bytes() != content
+    assert [flips.outcome(path, command) for command in flips.COMMANDS] == [None] * len(flips.COMMANDS)
+
+
+def test_a_file_that_another_program_has_written_anew_is_read(run: Shell, tmp_path: Path) -> None:
+    path = flips.write_file(tmp_path / "raw", "zstd", 5)
+    before = run("cat", path).out
+    pq.write_table(pq.read_table(path), path)
+    assert run("cat", path).out == before
