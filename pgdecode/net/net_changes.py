@@ -393,7 +393,7 @@ class NetChanges:
         is_before = [tracker.before[row] >= 0 for row in rows]
         before = keys.values(pa.array([max(tracker.before[row], 0) for row in rows], pa.int32()))
         if not set(key) <= set(self._key):
-            unknown = {name for name in key if any(changes_of[name][row] < 0 for row in rows)} & changes_of.keys()
+            unknown = {name for name in key if name in changes_of and any(changes_of[name][row] < 0 for row in rows)}
             if any(is_before) or unknown:
                 raise ValueError(
                     f"position {position}: the key of the table becomes {listed(key)} from here on, and was "

@@ -63,7 +63,7 @@ class Rows:
         return None
 
 
-def net_rows(changes: Iterable[Change], keys: Keys, key: Sequence[str] | None = None) -> list[Net]:
+def net_rows(changes: Iterable[Change], keys: Keys, key: Sequence[Any] | None = None) -> list[Net]:
     """Fold the changes of one table: rows with `_action`, `_key_before`, `_position` and the known `values`."""
     live, deleted, truncates = Rows(), list[Touched](), list[Change]()
     for change in changes:
@@ -98,7 +98,7 @@ def net_rows(changes: Iterable[Change], keys: Keys, key: Sequence[str] | None = 
     ]
 
 
-def applied(rows: Iterable[Row], net: Sequence[Net], key: Sequence[str] | None) -> list[Row]:
+def applied(rows: Iterable[Row], net: Sequence[Net], key: Sequence[Any] | None) -> list[Row]:
     """Apply net changes to the rows of a table. Without a key, rows are found whole. Asserts that they are found."""
     target = Rows(Touched(values=row) for row in ([] if net and net[0]["_action"] == "truncate" else rows))
     removed: dict[int, Row] = {}
