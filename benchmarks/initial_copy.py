@@ -1,7 +1,7 @@
 """Benchmark of `pgdecode capture --copy`, compared with psql: `python -m benchmarks.initial_copy`.
 
 psql's COPY TO STDOUT to /dev/null is the rate of the server. Both read the same tables of the demonstration server.
-Each run is a process. Time and CPU of pgdecode are counted without imports, from connecting until the files are on disk.
+Each run is a process. Time and CPU of pgdecode are counted without imports, from connecting until files are on disk.
 """
 
 from __future__ import annotations
