@@ -361,6 +361,8 @@ class NetChanges:
         key, is_unique = self._history.key(version)
         if self._given_key is not None:
             key, is_unique = self._given_key, True
+        elif self._is_unique and not is_unique and len(self._tracker) and {*self._key} <= {*key}:
+            key, is_unique = self._key, True  # a whole row has the former key, too
         if key == self._key and is_unique == self._is_unique and all(item.is_same_text for item in changes.values()):
             return
         if not len(self._tracker):
