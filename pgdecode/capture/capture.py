@@ -304,27 +304,31 @@ class Capture:
         """Copy tables between the commits before and after a snapshot."""
         done: set[int] = set()
         deadline, n_tries = time.monotonic() + self._retry_seconds, 0
-        with self._catalog_connection() as catalog:
-            if not self._tables_to_copy(published_tables(catalog, self._publications), journal, done):
-                return
-        # Later, little is left to capture up to the LSN of the snapshot. This also creates the slot.
+
+        def is_left() -> bool:
+            with self._catalog_connection() as catalog:
+                return bool(self._tables_to_copy(published_tables(catalog, self._publications), journal, done))
+
+        if not is_left() and not self._accept_gap:
+            return
+        # Later, little is left to capture up to the LSN of the snapshot. This also creates the slot. After a gap, all
+        # tables are copied again.
         self._before = self._capture(journal, Target(), start, wants_now=True, is_first=True)
-        while not self._stopping:
+        self._check_stop()
+        while is_left():
             try:
                 altered = self._copy_snapshot(journal, start, done)
             except ServerError as error:
-                if not error.may_pass or self._stopping or time.monotonic() >= deadline:
+                self._check_stop()
+                if not error.may_pass or time.monotonic() >= deadline:
                     raise
                 self._on_warning(f"the copy begins again: {error}")
                 time.sleep(0.5)
                 continue
-            if not altered:
-                return
-            n_tries += 1
+            deadline = time.monotonic() + self._retry_seconds
+            n_tries += bool(altered)
             if n_tries == _COPY_TRIES:
                 raise StoppedError(f"table {altered[0]} is altered again and again: copy it later")
-            deadline = time.monotonic() + self._retry_seconds
-        raise StopRequestedError
 
     def _tables_to_copy(
         self, published: Sequence[PublishedTable], journal: Journal, done: Container[int]

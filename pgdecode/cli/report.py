@@ -54,6 +54,11 @@ def _parts(figures: dict[str, Any], title: str) -> Iterator[RenderableType]:
     for name in ("largest", "open"):
         if figures[f"{name}_transactions"]:
             yield _sizes(name, figures[f"{name}_transactions"])
+    if figures["copies"]:
+        copies = plain_table("copy of table", "#rows", "#at")
+        for item in figures["copies"]:
+            copies.add_row(safe_text(item["table"]), f"{item['rows']:,}", item["lsn"])
+        yield copies
     if figures["relations"]:
         yield _changes(figures["relations"])
         legend = safe_text("columns: name, * if in the key, type (its oid if not described)", "cyan")

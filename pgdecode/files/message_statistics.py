@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.arrow.json_text import timestamp_to_text
+from pgdecode.envelope.decoder import decode
 from pgdecode.envelope.kind_codes import kind_code, kind_of
 from pgdecode.files.envelope_batches import DecodedBatch
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.transaction_statistics import TransactionSize, TransactionStatistics
-from pgdecode.protocol.lsn import lsn_to_text
-from pgdecode.protocol.messages import MESSAGES, Column, Type
+from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.json_document import load_json
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+from pgdecode.protocol.messages import COPY_PREFIX, MESSAGES, Column, LogicalMessage, Type
+from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.column_history import renames_of
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_schema import type_name
@@ -31,6 +36,8 @@ FIELDS = (
 MAX_KEPT = 100_000
 REPLICA_IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
 CHANGES = ("insert", "update", "delete", "truncate")
+_PREFIX_AT = offset_of(LogicalMessage, "prefix")
+_COPY_PREFIX = COPY_PREFIX.encode() + b"\0"
 _DEFINITION = ("relation_id", "namespace", "name", "replica_identity", "columns")
 _FORMATS = {"t": "text", "b": "binary", "n": "null", "u": "unchanged"}
 
@@ -72,6 +79,7 @@ class MessageStatistics:
         self.values: Counter[str] = Counter()
         self.relations: dict[int, RelationStatistics] = {}
         self.types: dict[int, Type] = {}
+        self.copies: dict[str, dict[str, Any]] = {}  # by table, the message of its last copy
         self.errors: dict[str, ErrorStatistics] = {}
         self.lsn_range: tuple[int, int] | None = None
         self.time_range: tuple[int, int] | None = None
@@ -89,6 +97,7 @@ class MessageStatistics:
         self._add_kinds(envelope, batch.source.column(payload), batch.n_bad)
         self._add_values(envelope)
         self._add_ranges(envelope)
+        self._add_copies(envelope, batch.source.column(payload))
 
     @classmethod
     def of(cls, batch: DecodedBatch, file: FilePath, payload: str) -> MessageStatistics:
@@ -113,6 +122,8 @@ class MessageStatistics:
                 self._count(oid, kind, n_messages)
         for oid, type in other.types.items():
             self._add_type(oid, type)
+        for copy in other.copies.values():
+            self._add_copy(copy)
         for code, error in other.errors.items():
             if code in self.errors:
                 self.errors[code].rows += error.rows
@@ -215,6 +226,7 @@ class MessageStatistics:
                 {"type_id": oid, "namespace": type.namespace, "name": type.name}
                 for oid, type in sorted(self.types.items())
             ],
+            "copies": list(self.copies.values()),
             "left_out": self.left_out,
             "errors": [
                 {
@@ -283,6 +295,22 @@ class MessageStatistics:
             found = envelope.column(name)
             self.lsn_range = _wider(self.lsn_range, pc.if_else(origins, None, found) if origins.true_count else found)
         self.time_range = _wider(self.time_range, envelope.column("timestamp").cast(pa.int64()))
+
+    def _add_copies(self, envelope: pa.RecordBatch, payloads: pa.Array) -> None:
+        """Add the messages of copies, which are never streamed."""
+        messages = payloads.filter(pc.equal(envelope.column("kind"), kind_code("message")))
+        are_copies = pc.equal(pc.binary_slice(messages, _PREFIX_AT, _PREFIX_AT + len(_COPY_PREFIX)), _COPY_PREFIX)
+        for payload in messages.filter(are_copies).to_pylist():
+            # Any client can send a message with this prefix.
+            with suppress(DecodeError, ValueError, KeyError, TypeError):
+                found = load_json(decode(payload).content)
+                rows, lsn = int(found["rows"]), lsn_from_text(found["lsn"])
+                self._add_copy({"table": printable(str(found["table"])), "lsn": lsn_to_text(lsn), "rows": rows})
+
+    def _add_copy(self, copy: dict[str, Any]) -> None:
+        # In the order of their LSNs.
+        if self.copies.pop(copy["table"], None) is not None or self._take_place():
+            self.copies[copy["table"]] = copy
 
     def _count(self, oid: int, kind: str, n_messages: int) -> None:
         relation = self._relation(oid)

@@ -9,6 +9,7 @@ random moments the process gets SIGKILL, the proxy cuts its connections, or the 
 At the end the files are read in order, in FAILFAST, and compared with test_decoding's text of the same WAL, with the
 tables, and with what each session knows.
 
+Tables are copied under load while the process is killed (tests/capture/copies.py), about 100 times in total.
 Other workloads are cut after every single frame, in every mode (tests/capture/cuts.py). From PostgreSQL 16, standbys
 are promoted while they are captured (tests/capture/promotion.py).
 """
@@ -29,6 +30,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import copies
 import cuts
 import many_tables
 import promotion
@@ -393,6 +395,19 @@ def stopped_after_a_message(cluster: Cluster, number: int, folder: Path) -> bool
     return not found
 
 
+def copied_under_kills(cluster: Cluster, seed: int, n_kills: int, folder: Path) -> bool:
+    """Copy tables under load and kills, and return whether all were right."""
+    begun = time.monotonic()
+    found, counts = copies.run(cluster, seed, n_kills, folder / "copies")
+    print(
+        f"PostgreSQL {cluster.major}, copies, seed {seed}: "
+        f"{', '.join(f'{count} {name}' for name, count in sorted(counts.items()))}, {time.monotonic() - begun:.0f} s: "
+        f"{'; '.join(found) or 'equal'}",
+        flush=True,
+    )
+    return not found
+
+
 def captured_many_tables(cluster: Cluster, n_tables: int, folder: Path) -> bool:
     """Capture many tables, and return whether all were right."""
     begun = time.monotonic()
@@ -430,6 +445,9 @@ def main() -> int:
     parser.add_argument("--scenarios", type=int, default=3, metavar="N", help="for each server")
     parser.add_argument("--events", type=int, default=12, metavar="N", help="in each scenario")
     parser.add_argument("--cuts", type=int, default=2, metavar="N", help="cut workloads, in each mode of each server")
+    parser.add_argument(
+        "--copies", type=int, default=12, metavar="N", help="kills while tables are copied, on each server"
+    )
     parser.add_argument("--tables", type=int, default=5000, metavar="N", help="in one database of each server")
     parser.add_argument("--situations", action=argparse.BooleanOptionalAction, default=True, help="tests of the suite")
     parser.add_argument("--seed", type=int, default=None)
@@ -472,6 +490,8 @@ def main() -> int:
                     wrong = promotion.follow(servers[major], Path(folder) / f"promotion {number}", number)
                     print(f"PostgreSQL {major}: promotion of a captured standby, {number.name}: {wrong or 'equal'}")
                     failed |= bool(wrong)
+            if arguments.copies:
+                failed |= not copied_under_kills(cluster, base, arguments.copies, Path(folder))
             if arguments.tables:
                 failed |= not captured_many_tables(cluster, arguments.tables, Path(folder))
     print("in total: " + ", ".join(f"{count:,} {name}" for name, count in totals.items()), flush=True)

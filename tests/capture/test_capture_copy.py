@@ -2,220 +2,310 @@
 
 from __future__ import annotations
 
-import random
-import threading
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import copies
 import pyarrow.parquet as pq
 import pytest
 from conftest import Database
 
 import pgdecode
-from pgdecode.capture import Capture, CaptureResult
+from pgdecode.capture import Capture, CaptureResult, FileRules, PluginOptions, RequestError, Retention, StoppedError
 from pgdecode.capture.copy import Snapshot
 from pgdecode.capture.journal import read_log
-from pgdecode.envelope.decoder import decode
-from support.generators.sequences import in_block
+from pgdecode.capture.recorder import CopyProgress
 
 
-def captured(database: Database, folder: Path, copy: Any = True, **more: Any) -> CaptureResult:
+def captured(database: Database, folder: Path, copy: Any = True, until: Any = "now", **more: Any) -> CaptureResult:
     """Capture until now."""
     options = {"create_slot": True, "on_warning": lambda text: None, **more}
-    return Capture(database.dsn, folder, slot=database.slot, publication="p", copy=copy, **options).run(until="now")
+    return Capture(database.dsn, folder, slot=database.slot, publication="p", copy=copy, **options).run(until=until)
 
 
-def rows_of(folder: Path, table: str, columns: str = "id,v") -> list[tuple[Any, ...]]:
-    """The rows of a table from the files, sorted."""
-    capture = pgdecode.read_capture(folder)
-    decoder = pgdecode.ChangeDecoder(**capture.options)
-    rows: dict[Any, tuple[Any, ...]] = {}
-    is_copied = False
-    for batch in capture.batches(1000):
-        if batch.is_reconnected:
-            decoder.reconnected()
-        for change in decoder.decode(batch.payloads, batch.positions).to_pylist():
-            if f"{change['namespace']}.{change['relation_name']}" != table:
-                continue
-            new, old = dict(change["new"] or ()), dict(change["old"] or ())
-            is_copied |= change["xid"] == 0
-            if not is_copied:
-                continue  # of rows that may have been there before
-            if change["op"] == "truncate":
-                rows.clear()
-            elif change["op"] == "delete":
-                del rows[old["id"]]
-            else:
-                if change["op"] == "insert":
-                    assert new["id"] not in rows, f"{new['id']} is inserted twice"
-                else:
-                    del rows[(old or new)["id"]]
-                rows[new["id"]] = tuple(new[name] for name in columns.split(","))
-    return sorted(rows.values())
+def assert_equal(database: Database, folder: Path, *tables: str) -> None:
+    assert copies.differences(folder, database.session, tables or ("t",)) == []
+    copies.copies_in_order(folder)
 
 
-def server_rows(database: Database, table: str, columns: str = "id,v") -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in database.execute(f"SELECT {columns} FROM {table}"))
+def names(result: CaptureResult) -> list[str]:
+    return [item.table for item in result.copies]
 
 
-def messages_of(folder: Path) -> list[tuple[int, bytes]]:
-    return [
-        (lsn, payload)
-        for path in sorted(folder.glob("*.parquet"))
-        for lsn, payload in zip(*pq.read_table(path).select(["lsn", "data"]).to_pydict().values(), strict=True)
-    ]
+@pytest.fixture
+def in_snapshot(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[Snapshot], object]]:
+    """Actions to call once each when a snapshot has been made and its tables are not locked yet."""
+    actions: list[Callable[[Snapshot], object]] = []
+    locked = Snapshot.lock
 
+    def lock(self: Snapshot, *arguments: Any) -> list[str]:
+        if actions:
+            actions.pop(0)(self)
+        return locked(self, *arguments)
 
-def assert_in_order(folder: Path) -> list[int]:
-    """Check that each copy stands between the commits before and after its LSN. Return the LSNs of copies."""
-    last, copies = 0, []
-    payloads = [payload for _, payload in messages_of(folder)]
-    for at, payload in enumerate(payloads):
-        if payload[:1] not in b"BcK":
-            continue
-        message: Any = decode(payload)
-        if message.xid == 0:
-            assert last < message.final_lsn
-            assert not in_block(payloads, at)
-            copies.append(message.final_lsn)
-        else:
-            lsn = message.lsn
-            assert all(lsn >= copied for copied in copies)
-            last = lsn
-    return copies
+    monkeypatch.setattr(Snapshot, "lock", lock)
+    return actions
 
 
 def test_a_first_start_copies_a_later_one_adds_and_a_table_is_copied_again(database: Database, tmp_path: Path) -> None:
+    out = tmp_path / "out"
     database.execute("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 2000) i; CREATE TABLE e (id int)")
-    result = captured(database, tmp_path / "out")
+    result = captured(database, out)
     assert [(item.table, item.rows) for item in result.copies] == [("public.e", 0), ("public.t", 2000)]
-    assert rows_of(tmp_path / "out", "public.t") == server_rows(database, "t")
+    assert_equal(database, out, "t", "e")
     database.execute("UPDATE t SET v = 'x' WHERE id < 10; DELETE FROM t WHERE id = 11")
     # Rows of a table that was made later are in the slot too. The copy empties it first.
     database.execute("CREATE TABLE u (id int, v text); INSERT INTO u VALUES (1, 'a')")
-    result = captured(database, tmp_path / "out")
-    assert [(item.table, item.rows) for item in result.copies] == [("public.u", 1)]
-    assert rows_of(tmp_path / "out", "public.t") == server_rows(database, "t")
-    assert captured(database, tmp_path / "out").copies == ()
+    assert names(captured(database, out)) == ["public.u"]
+    assert_equal(database, out, "t", "u")
+    assert captured(database, out).copies == ()
     database.execute("INSERT INTO u VALUES (2, 'b')")
-    result = captured(database, tmp_path / "out", ["public.t", "u"])
-    assert [item.table for item in result.copies] == ["public.t", "public.u"]
-    for table in ("t", "u"):
-        assert rows_of(tmp_path / "out", f"public.{table}") == server_rows(database, table)
-    assert len(assert_in_order(tmp_path / "out")) == 5
+    assert names(captured(database, out, ["public.t", "u"], connections=2)) == ["public.t", "public.u"]
+    assert_equal(database, out, "t", "u")
+    assert len(copies.copies_in_order(out)) == 5
     # What has been copied is known from the log, and without it from the footers.
-    assert {item.table for item, _ in read_log(tmp_path / "out").copies.values()} == {
-        "public.e",
-        "public.t",
-        "public.u",
-    }
-    (tmp_path / "out" / "_capture.jsonl").unlink()
-    assert captured(database, tmp_path / "out").copies == ()
-
-
-class Load:
-    """Writes rows to tables until it is stopped, in several sessions."""
-
-    def __init__(self, database: Database, tables: tuple[str, ...], n_sessions: int = 3) -> None:
-        self._stopping = threading.Event()
-        self.n_transactions = 0
-        self._failures: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._write, args=(database, tables, number)) for number in range(n_sessions)
-        ]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-        assert self._failures == []
-
-    def _write(self, database: Database, tables: tuple[str, ...], number: int) -> None:
-        rng = random.Random(number)
-        session = database.server.connect(database.name)
-        serial = 10_000_000 * (number + 1)
-        try:
-            while not self._stopping.is_set():
-                statements = []
-                for _ in range(rng.randrange(1, 4)):
-                    table = rng.choice(tables)
-                    serial += 1
-                    statements.append(f"INSERT INTO {table} VALUES ({serial}, 'w')")
-                    statements.append(f"UPDATE {table} SET v = v || '.' WHERE id = {serial - rng.randrange(50)}")
-                    statements.append(f"DELETE FROM {table} WHERE id = {serial - 50 - rng.randrange(50)}")
-                session.execute(f"BEGIN; {'; '.join(statements)}; {rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))}")
-                self.n_transactions += 1
-        except BaseException as error:
-            self._failures.append(error)
-        finally:
-            session.close()
+    assert {item.table for item, _ in read_log(out).copies.values()} == {"public.e", "public.t", "public.u"}
+    (out / "_capture.jsonl").unlink()
+    assert captured(database, out).copies == ()
 
 
 @pytest.mark.full
 def test_under_load_each_copy_is_the_state_of_the_server_at_its_lsn(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, tmp_path: Path, in_snapshot: list[Callable[[Snapshot], object]]
 ) -> None:
+    out = tmp_path / "out"
     database.execute(
         "CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 5000) i"
     )
-    in_snapshot: dict[int, dict[str, list[Any]]] = {}
-    locked = Snapshot.lock
+    seen: dict[int, dict[str, list[list[Any]]]] = {}
 
-    def lock(self: Snapshot, tables: Any, *more: Any) -> list[str]:
-        rows = {table.name: self.catalog.rows(f"SELECT id, v FROM {table.sql}") for table in tables}
-        in_snapshot[self.lsn] = {name: sorted(map(tuple, found)) for name, found in rows.items()}
-        return locked(self, tables, *more)
+    def note(snapshot: Snapshot) -> None:
+        tables = {name: snapshot.catalog.rows(f"SELECT id, v FROM public.{name}") for name in "tu"}
+        seen[snapshot.lsn] = {name: sorted(rows) for name, rows in tables.items()}
 
-    monkeypatch.setattr(Snapshot, "lock", lock)
-    with Load(database, ("t", "u")) as load:
-        captured(database, tmp_path / "out", connections=2)
+    in_snapshot += [note] * 3
+    with copies.Load(database.server, database.name, ("t", "u")) as load:
+        captured(database, out, connections=2)
         for _ in range(2):
-            captured(database, tmp_path / "out", ["t", "u"])
-        n = load.n_transactions
-    captured(database, tmp_path / "out")
-    assert n > 10
-    copies = assert_in_order(tmp_path / "out")
-    assert len(copies) == 6
-    for table in ("t", "u"):
-        assert rows_of(tmp_path / "out", f"public.{table}") == server_rows(database, table)
-        for lsn in set(copies):
-            # As of the copy, and as of the commits before it.
-            assert copied_rows(tmp_path / "out", f"public.{table}", lsn) == in_snapshot[lsn][table]
-            if lsn != min(copies):
-                assert rows_before(tmp_path / "out", f"public.{table}", lsn) == in_snapshot[lsn][table]
+            captured(database, out, ["t", "u"])
+    assert load.n_transactions > 10
+    captured(database, out)
+    assert_equal(database, out, "t", "u")
+    changes = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode(copies.messages_of(out)).to_pylist()
+    tables: dict[str, copies.Rows] = {}
+    before: dict[tuple[str, int], list[list[Any]]] = {}
+    for change in changes:
+        name, lsn = change["relation_name"], change["commit_lsn"]
+        if change["xid"] == 0 and change["op"] == "truncate":
+            if name in tables:
+                before[name, lsn] = values(tables[name])
+            tables[name] = {}
+        if name in tables:
+            copies.apply(tables[name], change)
+    copied = {(name, lsn): values_of_copy(changes, name, lsn) for name in "tu" for lsn in seen}
+    assert copied == {(name, lsn): rows[name] for lsn, rows in seen.items() for name in "tu"}
+    # The commits before a copy are those that it has.
+    assert before == {key: rows for key, rows in copied.items() if key[1] != min(seen)}
 
 
-def copied_rows(folder: Path, table: str, lsn: int) -> list[Any]:
-    changes = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode([payload for _, payload in messages_of(folder)])
+def values(rows: copies.Rows) -> list[list[Any]]:
+    return sorted(list(row.values()) for row in rows.values())
+
+
+def values_of_copy(changes: list[dict[str, Any]], name: str, lsn: int) -> list[list[Any]]:
     return sorted(
-        tuple(dict(change["new"]).values())
-        for change in changes.to_pylist()
-        if change["xid"] == 0
-        and change["commit_lsn"] == lsn
-        and change["op"] == "insert"
-        and f"public.{change['relation_name']}" == table
+        [value for _, value in change["new"]]
+        for change in changes
+        if (change["xid"], change["commit_lsn"], change["relation_name"], change["op"]) == (0, lsn, name, "insert")
     )
 
 
-def rows_before(folder: Path, table: str, lsn: int) -> list[Any]:
-    """The rows of a table after the commits before the first copy at an LSN."""
-    rows: dict[str, tuple[str, ...]] = {}
-    changes = pgdecode.ChangeDecoder(mode="PERMISSIVE").decode([payload for _, payload in messages_of(folder)])
-    for change in changes.to_pylist():
-        if change["commit_lsn"] >= lsn:
-            break
-        if f"public.{change['relation_name']}" != table:
-            continue
-        new, old = dict(change["new"] or ()), dict(change["old"] or ())
-        if change["op"] == "truncate":
-            rows.clear()
-        elif change["op"] == "delete":
-            rows.pop(old["id"], None)
-        else:
-            rows[new["id"]] = tuple(new.values())
-    return sorted(rows.values())
+@pytest.mark.full
+def test_copies_that_are_killed_leave_nothing_and_are_made_again(database: Database, tmp_path: Path) -> None:
+    problems, counts = copies.run(database.server, 7, 5, tmp_path)
+    assert problems == []
+    assert counts["copies"] > 3
+
+
+@pytest.mark.parametrize("streaming", ["off", "on"])
+def test_transactions_may_be_open_around_a_copy(
+    database: Database, tmp_path: Path, in_snapshot: list[Callable[[Snapshot], object]], streaming: Literal["off", "on"]
+) -> None:
+    if database.server.major < 15:
+        pytest.skip("two-phase decoding needs PostgreSQL 15")
+    out, others = tmp_path / "out", [database.server.connect(database.name) for _ in range(2)]
+    options: dict[str, Any] = {"options": PluginOptions(streaming=streaming, two_phase=True)}
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    captured(database, out, False, **options)
+
+    def begin(snapshot: Snapshot) -> None:
+        large = "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series({0}, {0} + 2000) i"
+        others[0].execute(f"BEGIN; {large.format(10_000)}")
+        others[1].execute(f"BEGIN; {large.format(20_000)}; PREPARE TRANSACTION '{database.name}'")
+        database.execute("INSERT INTO t VALUES (2, 'after')")
+
+    in_snapshot.append(begin)
+    captured(database, out, **options)
+    others[0].execute("COMMIT")
+    others[1].execute(f"COMMIT PREPARED '{database.name}'")
+    captured(database, out, **options)
+    for other in others:
+        other.close()
+    assert_equal(database, out)
+    assert len(copies.tables_of(out)["t"]) == 2 + 2 * 2001
+
+
+def test_a_table_that_is_altered_after_the_snapshot_gets_another_one(
+    database: Database, tmp_path: Path, in_snapshot: list[Callable[[Snapshot], object]]
+) -> None:
+    database.execute("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1); INSERT INTO t VALUES (1, 'a')")
+    in_snapshot.append(lambda _: database.execute("ALTER TABLE u ADD COLUMN v text; UPDATE u SET v = 'b'"))
+    in_snapshot.append(lambda _: database.execute("TRUNCATE u; INSERT INTO u VALUES (2, 'c')"))
+    result = captured(database, tmp_path / "out")
+    assert names(result) == ["public.t", "public.u"]
+    assert len({item.lsn for item in result.copies}) == 2
+    assert_equal(database, tmp_path / "out", "t", "u")
+    in_snapshot += [lambda _: database.execute("TRUNCATE u")] * 20
+    with pytest.raises(StoppedError, match=r"table public\.u is altered again and again: copy it later"):
+        captured(database, tmp_path / "out", ["u"])
+
+
+def test_a_lost_connection_begins_the_copy_again(
+    database: Database, tmp_path: Path, in_snapshot: list[Callable[[Snapshot], object]]
+) -> None:
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i")
+    in_snapshot.append(lambda it: database.execute(f"SELECT pg_terminate_backend({it.readers[0].pid})"))
+    warnings: list[str] = []
+    assert names(captured(database, tmp_path / "out", on_warning=warnings.append)) == ["public.t"]
+    assert any(text.startswith("the copy begins again: ") for text in warnings), warnings
+    assert_equal(database, tmp_path / "out")
+
+
+def test_a_stop_during_a_copy_leaves_nothing_of_the_table(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    database.execute("INSERT INTO t SELECT i, repeat('v', 1000) FROM generate_series(1, 10000) i")
+    seen: list[CopyProgress] = []
+
+    def stop(result: CaptureResult) -> None:
+        if result.copying is not None:
+            seen.append(result.copying)
+            if result.copying.table == "public.t":
+                capture.stop()
+
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"slot": database.slot, "publication": "p", "create_slot": True, "copy": True}
+    capture = Capture(database.dsn, out, on_progress=stop, on_warning=lambda text: None, **options)
+    assert names(capture.run()) == ["public.a"]
+    assert [item.table for item in seen] == ["public.a", "public.t"]
+    last = seen[-1]
+    assert (last.total, last.number, last.n_tables) == (10_000, 2, 2)
+    assert 0 < last.rows < last.total
+    assert last.rate > 0
+    assert last.seconds_left is not None
+    assert not list(out.glob(".*.partial"))
+    assert [item.table for item, _ in read_log(out).copies.values()] == ["public.a"]
+    assert names(captured(database, out)) == ["public.t"]
+    assert_equal(database, out, "a", "t")
+
+
+def test_copies_are_known_after_their_files_are_deleted_and_forgotten_at_a_gap(
+    database: Database, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    captured(database, out, rules=FileRules(max_bytes=1))
+    database.execute("INSERT INTO t VALUES (2, 'b')")
+    captured(database, out, retention=Retention(bytes=1))
+    assert not any(entry.copies for entry in read_log(out).files.values())
+    assert captured(database, out).copies == ()
+    database.execute("INSERT INTO t VALUES (3, 'c')")
+    database.execute(f"SELECT pg_replication_slot_advance('{database.slot}', pg_current_wal_lsn())")
+    assert names(captured(database, out, accept_gap=True)) == ["public.t"]
+    assert captured(database, out).copies == ()
+    assert_equal(database, out)
+
+
+def test_ends_of_a_run_count_after_the_copy(database: Database, tmp_path: Path) -> None:
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 50) i")
+    assert names(captured(database, tmp_path / "out", until=0.0)) == ["public.t"]
+    result = captured(database, tmp_path / "out", ["t"], until="0/1")
+    assert names(result) == ["public.t"]
+    assert result.messages >= 55
+    assert_equal(database, tmp_path / "out")
+
+
+def test_requests_that_cannot_be_carried_out_say_what_to_do(database: Database, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    database.execute("CREATE PUBLICATION other FOR TABLE t; CREATE TABLE u (id int)")
+    cases: dict[str, dict[str, Any]] = {
+        r"table 'public\.u' cannot be copied: publication 'other' publishes no table of this name": {
+            "publication": "other",
+            "copy": ["t", "u"],
+        },
+        "copy needs a slot that stays": {"temporary": True, "copy": True},
+        "connections is at least 1, not 0": {"connections": 0},
+    }
+    for text, options in cases.items():
+        with pytest.raises(RequestError, match=text):
+            Capture(
+                database.dsn, out, **{"slot": database.slot, "publication": "p", "create_slot": True, **options}
+            ).run()
+    assert not out.exists()
+    captured(database, out, False)
+    [[free]] = database.execute(
+        "SELECT current_setting('max_replication_slots')::int - count(*) FROM pg_replication_slots"
+    )
+    slots = f"FROM generate_series(1, {free}) i"
+    database.execute(f"SELECT pg_create_physical_replication_slot('filler_' || i) {slots}")
+    try:
+        with pytest.raises(RequestError, match=r"needs a free replication slot .* increase max_replication_slots, or"):
+            captured(database, out)
+    finally:
+        database.execute(f"SELECT pg_drop_replication_slot('filler_' || i) {slots}")
+    assert names(captured(database, out)) == ["public.t", "public.u"]
+
+
+def test_an_older_transaction_that_delays_a_copy_is_named(database: Database, tmp_path: Path) -> None:
+    captured(database, tmp_path / "out", False)
+    gid = f"{database.name} old"
+    database.execute(f"BEGIN; INSERT INTO t VALUES (1, 'a'); PREPARE TRANSACTION '{gid}'")
+    warnings: list[str] = []
+
+    def end(text: str) -> None:
+        warnings.append(text)
+        if "prepared transaction" in text:
+            with closing(database.server.connect(database.name)) as other:
+                other.execute(f"COMMIT PREPARED '{gid}'")
+
+    assert names(captured(database, tmp_path / "out", on_warning=end)) == ["public.t"]
+    assert any(text.startswith("the snapshot of the copy is being made: it waits for older") for text in warnings)
+    assert_equal(database, tmp_path / "out")
+
+
+def test_the_command_copies_and_inspect_lists_the_copies(database: Database, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    database.execute("CREATE TABLE u (id int); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")
+
+    def called(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "pgdecode", *arguments], capture_output=True, text=True)
+
+    options = ("--slot", database.slot, "--publication", "p", "--create-slot", "--until", "now")
+    done = called("capture", database.dsn, str(out), *options, "--copy", "t", "--connections", "2")
+    assert done.returncode == 0, done.stderr
+    assert "\npublic.t: 20 rows copied at " in done.stderr
+    [copy] = json.loads(called("inspect", str(out), "--json").stdout)["copies"]
+    assert (copy["table"], copy["rows"]) == ("public.t", 20)
+    assert "copy of table" in called("inspect", str(out)).stdout
+    # TABLE may be before or after the other arguments.
+    done = called("capture", "--copy", database.dsn, str(out), "t", *options)
+    assert "public.t: 20 rows copied at " in done.stderr
+    assert "tables need --copy" in called("capture", database.dsn, str(out), "t", *options).stderr
+    footers = [
+        json.loads(pq.read_metadata(path).metadata[b"pgdecode.capture"]) for path in sorted(out.glob("*.parquet"))
+    ]
+    assert [item["table"] for footer in footers for item in footer["file"].get("copies", ())] == ["public.t"] * 2

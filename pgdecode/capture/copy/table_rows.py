@@ -20,10 +20,19 @@ from pgdecode.capture.errors import StoppedError, StopRequestedError
 from pgdecode.capture.options import quoted_name
 from pgdecode.protocol.encoder import encode
 from pgdecode.protocol.lsn import lsn_to_text
-from pgdecode.protocol.messages import Begin, Column, Commit, LogicalMessage, Relation, Truncate, Type
+from pgdecode.protocol.messages import (
+    COPY_PREFIX,
+    COPY_XID,
+    Begin,
+    Column,
+    Commit,
+    LogicalMessage,
+    Relation,
+    Truncate,
+    Type,
+)
 from pgdecode.types.encodings import CODECS
 
-PREFIX = "pgdecode.copy"
 # Client encodings whose characters may have the byte of a backslash. COPY escapes bytes of the server's encoding only.
 _EMBEDS_ASCII = ("BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "UHC")
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -84,8 +93,8 @@ class TableRows:
             "server_version": snapshot.server_version,
         }
         messages = [
-            Begin(snapshot.lsn, snapshot.time, 0),
-            LogicalMessage(1, snapshot.lsn, PREFIX, json.dumps(content, ensure_ascii=False).encode()),
+            Begin(snapshot.lsn, snapshot.time, COPY_XID),
+            LogicalMessage(1, snapshot.lsn, COPY_PREFIX, json.dumps(content, ensure_ascii=False).encode()),
             *(Type(column.type_id, *column.user_type) for column in table.columns if column.user_type),
             Relation(
                 table.oid,
