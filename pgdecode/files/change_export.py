@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from pgdecode.changes.layout_change import LayoutChange
 from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.changes.table_rows import TableBuilder
+from pgdecode.datasets.manifest import OutputFile
+from pgdecode.datasets.new_files import NewOutput
+from pgdecode.datasets.run import Run
 from pgdecode.files.change_reader import (
     FileChangeOptions,
     FileChanges,
@@ -36,28 +39,6 @@ from pgdecode.protocol.options import Format
 _BUFFER = 1 << 20
 
 
-class Outputs(Protocol):
-    """Creates the files that `convert_changes` writes."""
-
-    def open(self, table: str | None, schema: pa.Schema, number: int) -> BinaryIO:
-        """Create a file for rows of a table, or for all changes if `table` is None. The caller closes it.
-
-        `number` counts the files of the table from 1: there is one for each schema that the table's rows have.
-        """
-
-    def discard(self) -> None:
-        """Remove all files so far, which may be open. They are opened again, because they are written again."""
-
-
-@dataclass
-class WrittenFile:
-    """A file from `Outputs.open`, with the arguments of `open` and the number of its rows."""
-
-    table: str | None
-    number: int
-    rows: int = 0
-
-
 @dataclass
 class ChangeTotals:
     """Counts of decoded data."""
@@ -68,19 +49,19 @@ class ChangeTotals:
     skipped: int = 0  # transactions without a beginning that this run has left out
     repeated: int = 0  # transactions whose commit LSN is not greater than that of all before
     empty_payloads: int = 0
-    files: list[WrittenFile] = field(default_factory=list)
+    files: list[OutputFile] = field(default_factory=list)
     text_columns: int = 0  # columns of tables with composites whose type was altered
     altered_types: tuple[str, ...] = ()
 
 
 def convert_changes(
     files: OrderedFiles,
-    outputs: Outputs,
+    run: Run,
     *,
     relations: Sequence[str] = (),
     is_snapshot: bool = False,
     net_key: Sequence[str] | None = None,
-    as_file: bool = False,
+    in_folders: bool = False,
     format: Format,
     options: FileChangeOptions,
     batch_rows: int = BATCH_ROWS,
@@ -95,8 +76,11 @@ def convert_changes(
     Parameters
     ----------
     files : OrderedFiles
-    outputs : Outputs
-        Creates the files: one for all changes, or one for each table and schema.
+    run : Run
+        It creates and accepts the files: one for all changes, or one for each table and schema. If its target is a
+        file, the columns are those of all versions. If they change, the file is written again from its rows. The input
+        is read a second time if the rows do not determine what later versions make of their values; and if a value is
+        faulty, but a later version may have a type that it fits.
     relations : sequence of str
         Tables, as "schema.table". Rows have the columns of the versions of their table so far, as those of
         `ChangeDecoder.table`. If a version changes the columns, a new file begins; a file of JSON lines continues.
@@ -104,10 +88,8 @@ def convert_changes(
         Write the rows that the tables have at the end, as `snapshot` returns them.
     net_key : sequence of str, optional
         Write the net changes of the tables by this key, as `net_changes` returns them; empty for the replica identity.
-    as_file : bool
-        Write one file for each table, whose columns are those of all versions. If the columns change, it is written
-        again from its rows. The input is read a second time if the rows do not determine what later versions make of
-        their values; and if a value is faulty, but a later version may have a type that it fits.
+    in_folders : bool
+        Write the files of each table into a folder of its own.
     format : {"parquet", "jsonl", "csv"}
     options : FileChangeOptions
     batch_rows : int
@@ -140,7 +122,7 @@ def convert_changes(
             n_reported += len(batch.payloads)
             on_rows(len(batch.payloads))
 
-    how = FileFormat(outputs, format, as_file, workers, options.spill)
+    how = FileFormat(run, format, in_folders, workers)
     reader = FileChanges(files, options, relations, is_snapshot=is_snapshot, net_key=net_key)
     first = _Batches(batches())
     try:
@@ -149,7 +131,6 @@ def convert_changes(
         fault = error.with_traceback(None)
     versions = _last_versions(reader, first, fault)
     del reader, first, fault
-    outputs.discard()
     on_rows(-n_reported)
     reader = FileChanges(files, options, relations, is_snapshot=is_snapshot, net_key=net_key, versions=versions)
     return _write(reader, _Batches(batches()), how), reader
@@ -218,7 +199,7 @@ def _write(reader: FileChanges, batches: _Batches, how: FileFormat) -> ChangeTot
     if totals.altered_types:
         metadata = (column.metadata or {} for schema in schemas for column in schema)
         totals.text_columns = sum(item.get(b"pg:form") == b"text" for item in metadata)
-    totals.files = [file for output in files.values() for file in output.written]
+    totals.files = [file for output in files.values() for file in output.accepted()]
     totals.changes = sum(file.rows for file in totals.files)
     totals.bad_rows = dict(sum(reader.bad_rows.values(), Counter()))
     totals.skipped, totals.repeated = reader.n_skipped, reader.n_repeated
@@ -283,20 +264,21 @@ class FileFormat:
 
     Attributes
     ----------
-    outputs : Outputs
+    run : Run
     format : {"parquet", "jsonl", "csv"}
-    as_file : bool
-        Write one file for all rows. If their schema changes, it is written again.
+    in_folders : bool
     workers : Workers
-    scratch : Path, optional
-        A folder for rows that are written again.
     """
 
-    outputs: Outputs
+    run: Run
     format: Format
-    as_file: bool
+    in_folders: bool
     workers: Workers
-    scratch: Path | None = None
+
+    @property
+    def as_file(self) -> bool:
+        """Whether all rows are in one file. If their schema changes, it is written again."""
+        return not self.run.target.has_log
 
     def are_alike(self, schema: pa.Schema, other: pa.Schema) -> bool:
         """Whether rows with these schemas can be in one file."""
@@ -324,7 +306,7 @@ class TableFiles:
         self._open = ExitStack()  # the file
         self._writer: Writer | None = None
         self._layouts: list[tuple[Path, LimitedBuilder]] = []  # of each file
-        self.written: list[WrittenFile] = []
+        self._written: list[tuple[NewOutput | None, int]] = []  # each file, if it is of the run, and its rows
 
     def __enter__(self) -> TableFiles:
         return self
@@ -332,6 +314,12 @@ class TableFiles:
     def __exit__(self, *error: Any) -> None:
         with self._scratch:
             self._open.__exit__(*error)
+        if error[0] is not None:
+            self._discard()
+
+    def accepted(self) -> list[OutputFile]:
+        """Take the files, which are complete, into the output of the run."""
+        return [self._format.run.accept(file.written(n_rows)) for file, n_rows in self._written if file is not None]
 
     def write(self, rows: pa.RecordBatch, builder: LimitedBuilder) -> None:
         """Write rows that a builder has made.
@@ -374,7 +362,14 @@ class TableFiles:
     def _add(self, rows: pa.RecordBatch) -> None:
         assert self._writer is not None
         self._writer(rows)
-        self.written[-1].rows += len(rows)
+        file, n_rows = self._written[-1]
+        self._written[-1] = file, n_rows + len(rows)
+
+    def _discard(self) -> None:
+        for file, _ in self._written:
+            if file is not None:
+                file.discard()
+        self._written.clear()
 
     def _begin(self, builder: LimitedBuilder) -> None:
         """Begin a file for rows of another schema."""
@@ -384,18 +379,21 @@ class TableFiles:
         self._layouts.append((self._begin_file(builder.schema), builder))
 
     def _begin_file(self, schema: pa.Schema) -> Path:
-        number = len(self.written) + 1
-        if self._format.as_file and number > 1:
-            folder = tempfile.TemporaryDirectory(dir=self._format.scratch)
+        how, number = self._format, len(self._written) + 1
+        output = None
+        if how.as_file and number > 1:
+            folder = tempfile.TemporaryDirectory(dir=how.run.spill)
             path = Path(self._scratch.enter_context(folder), "rows.parquet")
             file: BinaryIO = self._open.enter_context(path.open("xb"))
         else:
-            file = self._open.enter_context(self._format.outputs.open(self._name, schema, number))
+            name = table_file_name(self._name)
+            output = how.run.files.open(name, how.format, folder=name if how.in_folders else "", nth=number)
+            file = self._open.enter_context(output)  # type: ignore[assignment]
         layout = CHANGE_LAYOUT if self._name is None else TABLE_LAYOUT
         self._writer = self._open.enter_context(
-            writer_to(file, self._format.format, schema, layout, self._n_outputs, self._format.workers)
+            writer_to(file, how.format, schema, layout, self._n_outputs, how.workers)
         )
-        self.written.append(WrittenFile(self._name, number))
+        self._written.append((output, 0))
         return Path(file.name)
 
     def _write_again(self, builder: LimitedBuilder) -> None:
@@ -407,8 +405,7 @@ class TableFiles:
             raise LayoutUnknown
         with ExitStack() as stack:
             files = [stack.enter_context(open(path, "rb")) for path, _ in self._layouts]
-            self._format.outputs.discard()
-            self.written.clear()
+            self._discard()
             self._begin_file(builder.schema)
             for file, change in zip(files, changes, strict=True):
                 for rows in _batches_of(file):

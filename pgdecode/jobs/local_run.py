@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgdecode.changes.stored_state import StoredState, replication_of
-from pgdecode.datasets.manifest import OutputFile
-from pgdecode.datasets.new_files import NewOutput
 from pgdecode.datasets.run import Run
 from pgdecode.datasets.single_file import staged
-from pgdecode.files import change_export
-from pgdecode.files.change_export import ChangeTotals, bad_payloads, convert_changes, table_file_name
+from pgdecode.files.change_export import ChangeTotals, bad_payloads, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions
 from pgdecode.files.envelope_batches import FileEnd
 from pgdecode.files.payload_file import BATCH_ROWS
@@ -103,15 +100,14 @@ class LocalEngine:
         bad = None if self.bad is None else _BadFile(self.bad, job, run)
         replication = replication_of(run.state, run.spill)
         before = None if run.last is None else StoredState(replication, run.state.user_types, run.state.session)
-        outputs = _Outputs(run, job)
         with Workers(self.workers) as workers, self.progress(files.n_rows) as on_rows:
             totals, reader = convert_changes(
                 files,
-                outputs,
+                run,
                 relations=() if job.what == (CHANGES,) else job.what,
                 is_snapshot=job.is_snapshot,
                 net_key=job.key if job.is_net else None,
-                as_file=not run.target.has_log,
+                in_folders=job.in_folders,
                 format=job.format,
                 options=FileChangeOptions(
                     job.options, job.catalog, spill=run.spill, stored=before, keep_errors=bad is not None
@@ -129,36 +125,10 @@ class LocalEngine:
         end = SequenceEnd(
             state, counts.first_position, counts.last_position, totals.skipped, reader.user_types, reader.session
         )
-        accepted = outputs.accepted(totals.files)
         notes = []
         if job.options.as_of is not None and not reader.has_later_commits:
             notes.append(f"{job.source}: no commit is after {job.options.as_of}: the rows are those at the end")
-        return RunOutput(accepted, totals.bad_rows, fingerprints=files.fingerprints, end=end, notes=notes)
-
-
-class _Outputs:
-    """Creates the files of a run for `convert_changes`. Several tables have a folder each."""
-
-    def __init__(self, run: Run, job: DecodeJob) -> None:
-        self._run, self._format, self._has_folders = run, job.format, job.in_folders
-        self._files: dict[tuple[str | None, int], NewOutput] = {}
-
-    def open(self, table: str | None, schema: pa.Schema, number: int) -> BinaryIO:
-        """Create a file."""
-        name = table_file_name(table)
-        folder = name if self._has_folders else ""
-        self._files[table, number] = self._run.files.open(name, self._format, folder=folder, nth=number)
-        return cast(BinaryIO, self._files[table, number])
-
-    def discard(self) -> None:
-        """Remove all files."""
-        for file in self._files.values():
-            file.discard()
-        self._files.clear()
-
-    def accepted(self, files: Iterable[change_export.WrittenFile]) -> list[OutputFile]:
-        """Take the complete files into the output of the run."""
-        return [self._run.accept(self._files[item.table, item.number].written(item.rows)) for item in files]
+        return RunOutput(totals.files, totals.bad_rows, fingerprints=files.fingerprints, end=end, notes=notes)
 
 
 class _BadFile:

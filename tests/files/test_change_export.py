@@ -16,6 +16,9 @@ import pytest
 
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_snapshot import snapshot
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.state import State
+from pgdecode.datasets.target import target_at
 from pgdecode.files import change_export
 from pgdecode.files.change_export import ChangeTotals, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, TableError
@@ -28,7 +31,6 @@ from pgdecode.rows.options import Options
 from support import captures
 from support.change_files import library_table
 from support.generators.slot import RandomSlot, Slot
-from support.outputs import LocalOutputs
 from support.shell import written
 from support.tiers import full
 
@@ -49,17 +51,18 @@ def converted(
     """Decode tables to out.parquet, or to the folder out."""
     files = ordered_files(path, "data", "seq")
     target = Path("out.parquet" if len(tables) == 1 else "out")
-    totals, _ = convert_changes(
-        files,
-        LocalOutputs(target, "parquet", as_file=len(tables) == 1),
-        relations=tables,
-        is_snapshot=is_snapshot,
-        as_file=len(tables) == 1,
-        format="parquet",
-        options=FileChangeOptions(Options(mode=mode), catalog=catalog),
-        batch_rows=batch_rows,
-        on_rows=([] if reported is None else reported).append,
-    )
+    with target_at(target, as_file=len(tables) == 1).begin(tables, {}) as run:
+        totals, _ = convert_changes(
+            files,
+            run,
+            relations=tables,
+            is_snapshot=is_snapshot,
+            format="parquet",
+            options=FileChangeOptions(Options(mode=mode), catalog=catalog),
+            batch_rows=batch_rows,
+            on_rows=([] if reported is None else reported).append,
+        )
+        run.commit(Manifest("local", tables, files=totals.files), State())
     return totals
 
 
@@ -149,13 +152,13 @@ def test_an_attempt_that_failed_does_not_stay_in_memory(
     monkeypatch.setattr(change_export, "FileChanges", counted)
     gc.disable()
     try:
-        with Workers(workers) as threads, suppress(FileFault):
+        target = target_at(Path("out.parquet"), as_file=True)
+        with Workers(workers) as threads, suppress(FileFault), target.begin(["public.t16385"], {}) as run:
             convert_changes(
                 ordered_files(path, "data", None),
-                LocalOutputs(Path("out.parquet"), "parquet", as_file=True),
+                run,
                 relations=["public.t16385"],
                 is_snapshot=is_snapshot,
-                as_file=True,
                 format="parquet",
                 options=FileChangeOptions(),
                 batch_rows=4,
