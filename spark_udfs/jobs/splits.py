@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
@@ -17,7 +17,6 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode._native.wire.message_filter import tagged
 from pgdecode.changes.replication_state import ReplicationState
@@ -72,9 +71,6 @@ class Split:
         Number of these rows.
     messages : bytes
         Arrow stream of these rows.
-    counted_from : int or None
-        The position of the first row, if positions were deduced from the file's statistics. `batches` checks that
-        positions increase by one from there to the first row of the split.
     """
 
     pieces: tuple[PayloadFile, ...]
@@ -82,7 +78,6 @@ class Split:
     rest: tuple[PayloadFile, ...] = ()
     n_rest: int = 0
     messages: bytes = b""
-    counted_from: int | None = None
 
     @property
     def n_rows(self) -> int:
@@ -112,7 +107,7 @@ class Split:
         Raises
         ------
         OrderFault
-            If positions do not ascend, or differ from the file's statistics.
+            If positions do not ascend.
         FileFault
             If a file is damaged.
         """
@@ -121,8 +116,6 @@ class Split:
         last, type = -1, None
         for placed, payloads in self._placed(positions):
             skipped = min(max(self.n_skipped - row, 0), len(placed))
-            if row <= self.n_skipped:
-                self._check_counted(row, placed[: self.n_skipped - row + 1])
             row += len(placed)
             if skipped < len(placed):
                 last, type = placed[-1].as_py(), type or payloads.type
@@ -164,14 +157,6 @@ class Split:
                 start += len(source)
                 if len(source):
                     yield placed, source.column(piece.payload), source.column(session)
-
-    def _check_counted(self, row: int, positions: pa.Array) -> None:
-        if self.counted_from is None:
-            return
-        # Positions ascend. If the first and the last are as far apart as their rows, all increase by one.
-        first = self.counted_from + row
-        if (positions[0].as_py(), positions[-1].as_py()) != (first, first + len(positions) - 1):
-            raise OrderFault(f"{self.pieces[0].path}: positions do not ascend as its statistics say")
 
     def row_of(self, wanted: int, position: str) -> tuple[PayloadFile, int] | None:
         """Find the file and the row of a position."""
@@ -255,8 +240,6 @@ class SplitPreview:
         Relation and Type messages.
     is_plain : bool
         Whether there are no messages of streams and two-phase commits.
-    is_counted : bool
-        Whether positions were deduced from the file's statistics, and not read.
     """
 
     first: int
@@ -264,7 +247,6 @@ class SplitPreview:
     start: int
     relations: pa.RecordBatch
     is_plain: bool
-    is_counted: bool
 
 
 def split_previews(groups: Sequence[Sequence[PayloadFile]], position: str) -> list[SplitPreview]:
@@ -286,24 +268,14 @@ def split_previews(groups: Sequence[Sequence[PayloadFile]], position: str) -> li
 
 
 def _split_preview(position: str, pieces: Sequence[PayloadFile], n_rows: int) -> SplitPreview:
-    group = pieces[0].groups[0]
-    # Rows at the beginning of a file that has grown were decoded before.
-    first = None if pieces[0].skip else group.counted_from(position)
-    is_counted = first is not None and group.n_rows >= min(n_rows, sum(piece.n_rows for piece in pieces))
     found: list[tuple[pa.Array, pa.Array]] = []
-    if is_counted and first is not None:
-        # Reading the position column would take as long as reading the payload column.
-        source = replace(pieces[0], keep=()).first_rows(n_rows)
-        counts = pa.Array.from_buffers(pa.int64(), len(source), [None, counted(first, len(source))])
-        found.append((counts, source.column(pieces[0].payload)))
-    else:
-        reading = Positions(position)
-        for piece in pieces:
-            if n_rows <= 0:
-                break
-            source = next(piece.batches(n_rows)) if piece.skip else piece.first_rows(n_rows)
-            found.append((reading.of(piece, piece.start, source), source.column(piece.payload)))
-            n_rows = n_rows - len(source) if len(source) == piece.n_rows else 0
+    reading = Positions(position)
+    for piece in pieces:
+        if n_rows <= 0:
+            break
+        source = next(piece.batches(n_rows)) if piece.skip else piece.first_rows(n_rows)
+        found.append((reading.of(piece, piece.start, source), source.column(piece.payload)))
+        n_rows = n_rows - len(source) if len(source) == piece.n_rows else 0
     positions = pa.concat_arrays([positions for positions, _ in found])
     # Files may differ in the type of the payloads.
     payloads = pa.concat_arrays([payloads.cast(pa.large_binary()) for _, payloads in found])
@@ -314,7 +286,7 @@ def _split_preview(position: str, pieces: Sequence[PayloadFile], n_rows: int) ->
     rows, _, _, tags = tagged(Source([payloads]), RELATIONS, b"")
     relations = take_messages(positions, payloads, row_numbers(rows))
     is_plain = not set(STREAM_AND_TWO_PHASE) & set(tags)
-    return SplitPreview(positions[0].as_py(), head, positions[len(head)].as_py(), relations, is_plain, is_counted)
+    return SplitPreview(positions[0].as_py(), head, positions[len(head)].as_py(), relations, is_plain)
 
 
 def make_splits(groups: Sequence[Sequence[PayloadFile]], found: Sequence[SplitPreview]) -> list[Split]:
@@ -322,14 +294,9 @@ def make_splits(groups: Sequence[Sequence[PayloadFile]], found: Sequence[SplitPr
     n_rows = [0, *(len(preview.head) for preview in found[1:]), 0]
     rests = [*(_beginning(pieces, n) for pieces, n in zip(groups[1:], n_rows[1:], strict=False)), ()]
     heads = [*(to_ipc([preview.head]) for preview in found[1:]), b""]
-    firsts = [preview.first if preview.is_counted else None for preview in found]
     return [
-        Split(tuple(pieces), skipped, rest, n, messages, first)
-        if n
-        else Split(tuple(pieces), skipped, counted_from=first)
-        for pieces, skipped, rest, n, messages, first in zip(
-            groups, n_rows, rests, n_rows[1:], heads, firsts, strict=False
-        )
+        Split(tuple(pieces), skipped, rest if n else (), n, messages if n else b"")
+        for pieces, skipped, rest, n, messages in zip(groups, n_rows, rests, n_rows[1:], heads, strict=False)
     ]
 
 

@@ -169,19 +169,6 @@ def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_group
     assert tasks.n_decoded_again == 0
 
 
-def test_a_preview_is_the_same_with_positions_from_statistics_or_read(tmp_path: Path) -> None:
-    payloads = transactions(60).payloads
-    previews = []
-    for statistics in (True, False):
-        folder = tmp_path / str(statistics)
-        files = written(folder, payloads, [33, 90], statistics=statistics)
-        found = splits.split_previews([[file] for file in files], "seq")
-        assert found is not None
-        assert [look.is_counted for look in found] == [statistics] * 3
-        previews.append([replace(look, is_counted=False) for look in found])
-    assert previews[0] == previews[1]
-
-
 @pytest.mark.parametrize(
     "positions",
     [
@@ -197,31 +184,6 @@ def test_statistics_give_no_positions_that_do_not_increase_by_one(positions: lis
     pq.write_table(table, tmp_path / "raw.parquet")
     [file] = payload_files(tmp_path, "data", ("seq",))
     assert [group.counted_from("seq") for group in file.groups] == [None]
-
-
-@pytest.mark.parametrize(("piece", "by"), [(0, 1), (1, 1), (1, -1)])
-def test_wrong_statistics_of_positions_are_detected(piece: int, by: int, tasks: Tasks, tmp_path: Path) -> None:
-    files = written(tmp_path / "raw", transactions(60).payloads, [103], statistics=True)
-    group = files[piece].groups[0]
-    [(name, low, high)] = group.ranges
-    files[piece] = replace(files[piece], groups=(group._replace(ranges=((name, low + by, high + by),)),))
-    with pytest.raises(OrderFault, match=r"positions do not ascend as its statistics say|its positions overlap"):
-        write_changes(files, change_job(None), tmp_path / "out")
-
-
-def test_statistics_that_hide_a_gap_between_the_first_rows_are_detected(tasks: Tasks, tmp_path: Path) -> None:
-    payloads = transactions(60).payloads
-    numbers = [*range(103), 200, 202, *range(300, 300 + len(payloads) - 105)]
-    (tmp_path / "raw").mkdir()
-    for place, (start, end) in enumerate(((0, 103), (103, len(payloads)))):
-        table = pa.table({"seq": pa.array(numbers[start:end], pa.int64()), "data": payloads[start:end]})
-        pq.write_table(table, tmp_path / "raw" / f"{place}.parquet")
-    files = payload_files(tmp_path / "raw", "data", ("seq",))
-    assert [file.groups[0].counted_from("seq") for file in files] == [0, None]
-    group = files[1].groups[0]
-    files[1] = replace(files[1], groups=(group._replace(ranges=(("seq", 200, 199 + group.n_rows),)),))
-    with pytest.raises(OrderFault, match="positions do not ascend as its statistics say"):
-        write_changes(files, change_job(None), tmp_path / "out")
 
 
 @pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])
