@@ -388,7 +388,7 @@ class TableFiles:
         else:
             name = table_file_name(self._name)
             output = how.run.files.open(name, how.format, folder=name if how.in_folders else "", nth=number)
-            file = self._open.enter_context(output)  # type: ignore[assignment]
+            file = self._open.enter_context(output)
         layout = CHANGE_LAYOUT if self._name is None else TABLE_LAYOUT
         self._writer = self._open.enter_context(
             writer_to(file, how.format, schema, layout, self._n_outputs, how.workers)
