@@ -55,15 +55,15 @@ class TableHistory:
             found.update({names[name]: last[name] for name in names})
         return found
 
-    def runs(self, positions: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
+    def runs(self, positions: pa.Array) -> Iterator[tuple[int, int, int]]:
         """Divide changes by their positions where versions begin: first change, count, number of the version."""
         if len(self.versions) < 2:
-            yield 0, len(positions), 0
+            yield from [(0, len(positions), 0)] * len(self.versions)
             return
         numbers = pc.multiply(positions, 0)
         for version in self.versions[1:]:
             numbers = pc.add(numbers, pc.greater_equal(positions, version.position).cast(pa.int64()))
-        found = pc.run_end_encode(pa.concat_arrays(numbers.chunks).cast(pa.int32()))
+        found = pc.run_end_encode(numbers.cast(pa.int32()))
         starts = [0, *found.run_ends.to_pylist()]
         for (start, end), number in zip(pairwise(starts), found.values.to_pylist(), strict=True):
             yield start, end - start, number

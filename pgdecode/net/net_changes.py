@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgdecode.arrow.batch_sizes import table_of
+from pgdecode._native.changes.row_tracker import INSERT, NO_CHANGE, TRUNCATE, op_codes
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.table_rows import META, META_BEHIND
-from pgdecode.net.fold import DELETE, DELETED, GONE, INSERT, LIVE, UPDATE, KeyNumbers, RowTracker
 from pgdecode.net.history import TableHistory
-from pgdecode.net.schema import ABOUT, UNKNOWN, key_of, schema_with_key
+from pgdecode.net.schema import ABOUT, key_of
+from pgdecode.net.touched_rows import TouchedRows, converted
 from pgdecode.protocol.errors import listed
 from pgdecode.relations.schema_metadata import described_in
 from pgdecode.rows.own_names import OWN_NAMES
 from pgdecode.types.type_changes import TypeChange
 
-# How many changes, or bytes of them, to apply at once. Each time takes as long as all rows that were touched.
-_CHANGES = 1 << 18
+# How many changes, or bytes of small batches, to apply at once.
+_CHANGES = 1 << 16
 _BYTES = 1 << 26
-# The value of a column is in no change; it is the one that PostgreSQL has for rows from before the column was added.
-_UNKNOWN, _MISSING = -1, -2
-_OPS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
-_NEEDED = pa.schema(
-    [(name, kind) for name, kind in (*META, *META_BEHIND) if name in {"_op", "_old_type", "_unchanged", "_error"}]
-)
+_SENT = {name: kind for name, kind in (*META, *META_BEHIND) if name in {"_op", "_old_type", "_unchanged", "_error"}}
+_SENT |= {item.name: item.type for item in ABOUT}
 
 
 def net_changes(changes: Any, *, key: Sequence[str] | None = None) -> pa.Table:
@@ -107,26 +102,15 @@ class NetChanges:
         if isinstance(key, str):
             raise TypeError(f"key is a sequence of columns' names: pass key=[{key!r}]")
         self._given_key = None if key is None else tuple(key)
-        self._schema: pa.Schema | None = None  # of the last batch, with the names that its columns have now
-        self._sent_schema: pa.Schema | None = None
+        self._sent_schema: pa.Schema | None = None  # of the last batch
+        self._schema = pa.schema([])  # the same with the names that its columns have now
         self._history = TableHistory()
         self._version = -1  # the number of the last version that a change used
-        self._key: tuple[str, ...] = ()
-        self._is_unique = False
-        self._fields: dict[str, pa.Field] = {}  # of the table's columns, by their last names
+        self._rows: TouchedRows | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._n_waiting = self._bytes_waiting = 0
+        self._n_waiting = 0
         self._last = (-1, -1)
-        self._truncate: pa.Table | None = None
-        self._missing: dict[str, pa.Scalar] = {}
-        self._clear()
-
-    def _clear(self) -> None:
-        self._keys = KeyNumbers([self._fields[name] for name in self._key])
-        self._tracker = RowTracker(self._is_unique)
-        self._rows = pa.schema([*ABOUT, *self._fields.values()]).empty_table()
-        # For columns that a change has not told: the change with the value of each row.
-        self._changes_of: dict[str, array[int]] = {}
+        self._truncate: pa.RecordBatch | None = None
 
     def add(self, changes: Any) -> None:
         """Add the next changes.
@@ -153,11 +137,15 @@ class NetChanges:
             If there were no batches, so that the columns are not known.
         """
         self._apply_waiting()
-        if self._schema is None:
+        rows = self._rows
+        if rows is None:
             raise ValueError("there are no changes: pass at least one batch, which may have no rows, for its columns")
+        names = [*rows.fields]
         if self._history.versions:
-            self._advance(len(self._history.versions) - 1)
-        return self._net_table()
+            last = len(self._history.versions) - 1
+            self._advance(rows, last)
+            names = [name for name in names if name in self._history.columns(last)]
+        return rows.net_table(names, self._schema, self._truncate)
 
     # -- input ---------------------------------------------------------------------------------------------------------
 
@@ -165,14 +153,10 @@ class NetChanges:
         if self._sent_schema is None or not batch.schema.equals(self._sent_schema, check_metadata=True):
             self._apply_waiting()
             self._adopt(batch.schema)
-        if not len(batch):
-            return
-        self._waiting.append(batch)
-        self._n_waiting += len(batch)
-        self._bytes_waiting += batch.nbytes
-        if self._n_waiting >= max(_CHANGES, len(self._tracker)) or self._bytes_waiting >= max(
-            _BYTES, self._rows.nbytes
-        ):
+        if len(batch):
+            self._waiting.append(_as_sent(batch))
+            self._n_waiting += len(batch)
+        if self._n_waiting >= _CHANGES or sum(item.nbytes for item in self._waiting[1:]) >= _BYTES:
             self._apply_waiting()
 
     def _adopt(self, schema: pa.Schema) -> None:
@@ -181,336 +165,189 @@ class NetChanges:
         described = described_in(schema)
         history = self._history.with_versions(described)
         own = TableHistory(*described).last_names(history)
-        former = self._history.last_names(history)
+        names = {} if self._rows is None else _by_number(self._rows.fields, schema)
+        names |= self._history.last_names(history)
         if self._version >= 0:
-            [self._version] = [
-                at for at, item in enumerate(history.versions) if item == self._history.versions[self._version]
-            ] or [0]
-        names = {**_by_number(self._fields, schema), **former}
+            self._version = history.versions.index(self._history.versions[self._version])
         self._history, self._sent_schema = history, schema
         self._schema = pa.schema(
             [item.with_name(own.get(item.name, item.name)) for item in schema], metadata=schema.metadata
         )
+        fields = {item.name: item for item in self._schema if item.name not in OWN_NAMES}
         key = key_of(self._schema, self._given_key)
-        fields = {names.get(name, name): item for name, item in self._fields.items()}
-        added = {item.name: item for item in self._schema if item.name not in OWN_NAMES}
-        if not self._key:
-            self._key = key
-            self._is_unique = self._given_key is not None or len(key) < len(added)
-            self._fields = added
-            self._clear()
+        if self._rows is None:
+            is_unique = self._given_key is not None or len(key) < len(fields)
+            self._rows = TouchedRows(fields, key, is_unique=is_unique)
             return
-        self._key = tuple(names.get(name, name) for name in self._key)
-        self._convert(
-            names, {name: added.get(name, item.with_name(name)) for name, item in {**fields, **added}.items()}
-        )
-
-    def _convert(self, names: Mapping[str, str], fields: dict[str, pa.Field]) -> None:
-        """Give the rows so far the names and types of other fields."""
-        self._changes_of = {names.get(name, name): changes for name, changes in self._changes_of.items()}
-        self._missing = {names.get(name, name): value for name, value in self._missing.items()}
-        rows = self._rows.rename_columns([names.get(name, name) for name in self._rows.column_names])
-        columns = {item.name: rows[item.name] for item in ABOUT}
-        for name, item in fields.items():
-            if name not in rows.column_names:
-                columns[name] = pa.chunked_array([null_array(len(rows), item.type)])
-                self._changes_of[name] = array("q", [_UNKNOWN]) * len(self._tracker)
-            elif rows[name].type != item.type:
-                columns[name] = self._as_type(name, rows[name], item.type)
-            else:
-                columns[name] = rows[name]
-        self._keys.convert([names.get(item.name, item.name) for item in self._keys.schema], fields)
-        self._fields = fields
-        self._rows = pa.table(list(columns.values()), schema=pa.schema([*ABOUT, *fields.values()]))
-
-    def _as_type(self, name: str, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-        return _converted(values, kind)
+        former = {names.get(name, name): item for name, item in self._rows.fields.items()}
+        every = {name: fields.get(name) or item.with_name(name) for name, item in {**former, **fields}.items()}
+        self._rows.rename(names, every)
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def _apply_waiting(self) -> None:
-        if not self._waiting or self._schema is None:
+        if not self._waiting or self._rows is None:
             return
-        changes = table_of(self._waiting).rename_columns(self._schema.names)
-        self._waiting, self._n_waiting, self._bytes_waiting = [], 0, 0
-        self._check(changes)
-        truncates = pc.indices_nonzero(pc.equal(changes["_op"], "truncate"))
+        changes = self._waiting[0]
+        if len(self._waiting) > 1:
+            changes = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()[0]
+        self._waiting, self._n_waiting = [], 0
+        op = changes["_op"]
+        _, offsets, values = op.buffers()
+        ops = pa.Array.from_buffers(pa.uint8(), len(op), [None, op_codes(len(op), offsets, values, op.offset)])
+        self._check(changes, ops)
+        rows = self._rows
+        changes = changes.rename_columns(self._schema.names)
+        truncates = pc.indices_nonzero(pc.equal(ops, TRUNCATE))
         if len(truncates):
             at = truncates[-1].as_py()
-            self._truncate = changes.slice(at, 1).select([item.name for item in ABOUT])
-            self._clear()
-            changes = changes.slice(at + 1)
+            self._truncate = changes.slice(at, 1)
+            rows.clear()
+            changes, ops = changes.slice(at + 1), ops.slice(at + 1)
+        changes = changes.select([name for name in changes.schema.names if name not in ("_op", "_xid", "_error")])
+        changes = _with_columns(changes, rows.fields)
         if not self._history.versions:
-            self._apply(changes, None)
-            return
+            self._check_key(rows, changes, ops, None)
+            rows.apply(changes, ops, set(rows.fields))
         for first, n, version in self._history.runs(changes["_position"]) if len(changes) else ():
-            self._advance(version)
-            self._apply(changes.slice(first, n), version)
-        if len(self._rows) > 2 * len(self._tracker) + _CHANGES or self._rows.nbytes > 4 * _BYTES:
-            self._compact()
+            self._advance(rows, version)
+            run = changes.slice(first, n), ops.slice(first, n)
+            self._check_key(rows, *run, version)
+            rows.apply(*run, self._history.columns(version))
 
-    def _check(self, changes: pa.Table) -> None:
+    def _check(self, changes: pa.RecordBatch, ops: pa.Array) -> None:
         """Check that changes are good and in order."""
-        errors = pc.indices_nonzero(pc.or_kleene(changes["_error"].is_valid(), changes["_op"].is_null()))
-        if len(errors):
-            position = changes["_position"][errors[0].as_py()]
-            raise ValueError(f"position {position}: the change has an error: decode with mode='FAILFAST' to see it")
-        commits, positions = changes["_commit_position"].combine_chunks(), changes["_position"].combine_chunks()
-        last = pa.array([self._last[0]]), pa.array([self._last[1]])
-        before, at = pa.concat_arrays([last[0], commits[:-1]]), pa.concat_arrays([last[1], positions[:-1]])
-        is_behind = pc.or_(pc.less(commits, before), pc.and_(pc.equal(commits, before), pc.less_equal(positions, at)))
-        if pc.any(is_behind).as_py():
-            position = positions[pc.index(is_behind, True).as_py()]
+        commits, positions = changes["_commit_position"], changes["_position"]
+        if changes["_error"].null_count < len(changes) or pc.max(ops).as_py() == NO_CHANGE:
+            at = pc.index(pc.or_(changes["_error"].is_valid(), pc.equal(ops, NO_CHANGE)), True).as_py()
+            raise ValueError(
+                f"position {positions[at]}: the change has an error: decode with mode='FAILFAST', or leave it out with "
+                "mode='DROPMALFORMED'"
+            )
+        last_commit, last = (pa.array([value], pa.int64()) for value in self._last)
+        before, at = pa.concat_arrays([last_commit, commits[:-1]]), pa.concat_arrays([last, positions[:-1]])
+        is_next = pc.or_(pc.greater(commits, before), pc.and_(pc.equal(commits, before), pc.greater(positions, at)))
+        if not pc.all(is_next).as_py():
+            position = positions[pc.index(is_next, False).as_py()]
             raise ValueError(f"position {position}: changes are not in the order of _commit_position and _position")
         self._last = commits[-1].as_py(), positions[-1].as_py()
 
-    def _apply(self, changes: pa.Table, version: int | None) -> None:
-        """Apply changes of one version."""
-        n = len(changes)
-        if not n:
-            return
-        ops = [_OPS[op] for op in changes["_op"].to_pylist()]
-        unchanged = changes["_unchanged"].combine_chunks()
-        told = set(self._fields) if version is None else set(self._history.columns(version))
-        self._check_key(changes, version, told)
-        own = self._keys.numbered([changes[name] for name in self._key], n)
-        removed = array("i", own)
-        is_moved = pc.and_(pc.equal(changes["_op"], "update"), changes["_old_type"].is_valid())
-        moved = pc.indices_nonzero(is_moved)
-        if len(moved):
-            columns = [pc.struct_field(changes["_old"], name).take(moved) for name in self._key]
-            for row, number in zip(moved.to_pylist(), self._keys.numbered(columns, len(moved)), strict=True):
-                removed[row] = number
-        self._tracker.reserve(len(self._keys))
-        missing: dict[str, Collection[int]] = {}
-        parents = pc.list_parent_indices(unchanged).to_pylist()
-        for name, row in zip(unchanged.flatten().to_pylist(), parents, strict=True):
-            missing[name] = {*missing.get(name, ()), row}
-        missing.update((name, range(n)) for name in self._fields if name not in told)
-        for name in missing:
-            if name not in self._changes_of:
-                self._changes_of[name] = array("q", self._tracker.change)
-        first = len(self._rows)
-        rows = self._tracker.apply(ops, own, removed, first)
-        for name, changes_of in self._changes_of.items():
-            changes_of.extend([_UNKNOWN] * (len(self._tracker) - len(changes_of)))
-            untold = missing.get(name, ())
-            for at, row in enumerate(rows):
-                if ops[at] != DELETE and at not in untold:
-                    changes_of[row] = first + at
-        self._rows = pa.concat_tables([self._rows, changes.select(self._rows.column_names).cast(self._rows.schema)])
-
-    def _check_key(self, changes: pa.Table, version: int | None, told: set[str]) -> None:
+    def _check_key(self, rows: TouchedRows, changes: pa.RecordBatch, ops: pa.Array, version: int | None) -> None:
         """Check that changes tell the key, before and after them."""
-        unsent = pc.is_in(pc.list_flatten(changes["_unchanged"]), pa.array(self._key, pa.string()))
-        if pc.any(unsent).as_py():
-            lists = changes["_unchanged"].combine_chunks()
-            at = pc.list_parent_indices(lists)[pc.index(unsent, True).as_py()].as_py()
-            raise ValueError(
-                f"position {changes['_position'][at]}: the change does not tell the key: one of {listed(self._key)} is "
-                "an unchanged TOAST value without an old one"
-            )
-        absent = [name for name in self._key if name not in told]
-        if absent:
+        key = rows.key
+        unchanged = changes["_unchanged"]
+        names = unchanged.flatten()
+        if len(names):
+            is_key = pc.is_in(names, pa.array(key, pa.string()))
+            if pc.any(is_key).as_py():
+                at = pc.list_parent_indices(unchanged)[pc.index(is_key, True).as_py()].as_py()
+                raise ValueError(
+                    f"position {changes['_position'][at]}: the change does not tell the key: "
+                    f"{names[pc.index(is_key, True).as_py()]} is an unchanged TOAST value without an old one"
+                )
+        told = key if version is None else self._history.columns(version)
+        absent = [name for name in key if name not in told]
+        if absent and len(changes):
             raise ValueError(
                 f"position {changes['_position'][0]}: the change does not tell column {absent[0]!r} of the key"
             )
         if self._given_key is None:
             return
         identity, is_unique = self._history.key(version) if version is not None else ((), False)
-        if is_unique and set(identity) == set(self._key):
+        if is_unique and set(identity) == set(key):
             return
-        without = pc.and_(
-            pc.not_equal(changes["_op"], "insert"), pc.not_equal(pc.fill_null(changes["_old_type"], ""), "O")
-        )
-        if pc.any(without).as_py():
-            at = pc.index(without, True).as_py()
+        is_full = pc.equal(pc.fill_null(changes["_old_type"], ""), "O")
+        is_told = pc.or_(pc.equal(ops, INSERT), is_full)
+        if not pc.all(is_told).as_py():
             raise ValueError(
-                f"position {changes['_position'][at]}: the change does not tell the former values of the key "
-                f"{listed(self._key)}, which is not the replica identity: use the replica identity as the key, or "
-                "ALTER TABLE ... REPLICA IDENTITY FULL"
+                f"position {changes['_position'][pc.index(is_told, False).as_py()]}: the change does not tell the "
+                f"former values of the key {listed(key)}, which is not the replica identity: use the replica identity "
+                "as the key, or ALTER TABLE ... REPLICA IDENTITY FULL"
             )
 
     # -- versions ------------------------------------------------------------------------------------------------------
 
-    def _advance(self, version: int) -> None:
+    def _advance(self, rows: TouchedRows, version: int) -> None:
         """Follow the rows so far to a later version of the table."""
         first, self._version = self._version, max(version, self._version)
         if first < 0:
-            self._identify(version, {})
+            self._identify(rows, version, {})
             return
         for at in range(first + 1, version + 1):
             before, after = self._history.versions[at - 1 : at + 1]
-            if len(self._tracker) and before.relation_id != after.relation_id:
+            if len(rows) and before.relation_id != after.relation_id:
                 raise ValueError(
                     f"position {after.position}: the table is another one from here on (OID {after.relation_id}, "
                     f"before {before.relation_id}): make net changes of the changes before and after it apart"
                 )
             changes = self._history.type_changes(at - 1, at)
-            for name, change in changes.items():
-                if name not in self._key and not change.is_kept:
-                    self._forget(name)
-            self._identify(at, {name: change for name, change in changes.items() if name in self._key})
+            if len(rows):
+                for name, change in changes.items():
+                    if name not in rows.key and not change.is_kept:
+                        rows.forget(name)
+            self._identify(rows, at, {name: change for name, change in changes.items() if name in rows.key})
 
-    def _forget(self, name: str, code: int = _UNKNOWN) -> None:
-        """Note that no change tells the values of a column in the rows so far."""
-        self._changes_of[name] = array("q", [code]) * len(self._tracker)
-
-    def _identify(self, version: int, changes: Mapping[str, TypeChange]) -> None:
+    def _identify(self, rows: TouchedRows, version: int, changes: Mapping[str, TypeChange]) -> None:
         """Find rows by the key of a version."""
         key, is_unique = self._history.key(version)
         if self._given_key is not None:
             key, is_unique = self._given_key, True
-        elif self._is_unique and not is_unique and len(self._tracker) and {*self._key} <= {*key}:
-            key, is_unique = self._key, True  # a whole row has the former key, too
-        if key == self._key and is_unique == self._is_unique and all(item.is_same_text for item in changes.values()):
+        elif rows.is_unique and not is_unique and len(rows) and {*rows.key} <= {*key}:
+            key, is_unique = rows.key, True  # a whole row has the former key, too
+        is_same = (key, is_unique) == (rows.key, rows.is_unique)
+        if is_same and all(item.is_same_text for item in changes.values()):
             return
-        if not len(self._tracker):
-            self._key, self._is_unique = key, is_unique
-            self._clear()
+        if not len(rows):
+            rows.key, rows.is_unique = key, is_unique
+            rows.clear()
             return
         position = self._history.versions[version].position
-        for name, change in changes.items():
-            if not change.is_certain:
+        if not set(key) <= set(rows.key) and rows.has_keys_before:
+            was_there = self._history.columns(version - 1) if version else []
+            if any(name in was_there for name in key if name not in rows.key):
                 raise ValueError(
-                    f"position {position}: the type of column {name!r} of the key changes from here on, and its former "
-                    "values are not certain: make net changes of the changes before and after it apart"
+                    f"position {position}: the key of the table is {listed(key)} from here on, and was "
+                    f"{listed(rows.key)}: make net changes of the changes before and after it apart"
                 )
-        self._compact(key, is_unique, changes, position)
-
-    # -- the result ----------------------------------------------------------------------------------------------------
-
-    def _compact(
-        self,
-        key: tuple[str, ...] | None = None,
-        is_unique: bool | None = None,
-        changes: Mapping[str, TypeChange] | None = None,
-        position: int = -1,
-    ) -> None:
-        """Forget changes that no row needs any more, and find rows by another key."""
-        tracker, keys, changes_of = self._tracker, self._keys, self._changes_of
-        rows = [row for row in range(len(tracker)) if tracker.state[row] != GONE]
-        key = self._key if key is None else key
-        own = keys.values(pa.array([tracker.own[row] for row in rows], pa.int32()))
-        is_before = [tracker.before[row] >= 0 for row in rows]
-        before = keys.values(pa.array([max(tracker.before[row], 0) for row in rows], pa.int32()))
-        if not set(key) <= set(self._key):
-            unknown = {name for name in key if name in changes_of and any(changes_of[name][row] < 0 for row in rows)}
-            if any(is_before) or unknown:
-                raise ValueError(
-                    f"position {position}: the key of the table becomes {listed(key)} from here on, and was "
-                    f"{listed(self._key)}: make net changes of the changes before and after it apart"
-                )
-        self._rows = self._taken(rows)
-        if not set(key) <= set(self._key):
-            own = before = self._rows
-        for name, change in (changes or {}).items():
-            values = [change.converted(table[name]) for table in (own, before)]
-            if any(
-                found.null_count > table[name].null_count for found, table in zip(values, (own, before), strict=True)
-            ):
-                raise ValueError(
-                    f"position {position}: the type of column {name!r} of the key changes from here on, and its former "
-                    "values are not certain: make net changes of the changes before and after it apart"
-                )
-            own, before = (
-                table.set_column(table.schema.get_field_index(name), table.field(name), found)
-                for table, found in zip((own, before), values, strict=True)
-            )
-            if name in self._rows.column_names:
-                at = self._rows.schema.get_field_index(name)
-                self._rows = self._rows.set_column(at, self._rows.field(at), change.converted(self._rows[name]))
-        self._key, self._is_unique = key, self._is_unique if is_unique is None else is_unique
-        self._keys = KeyNumbers([self._fields[name] for name in key])
-        self._tracker = RowTracker(self._is_unique)
-        own_numbers, before_numbers = (
-            self._keys.numbered([table[name] for name in key], len(rows)) for table in (own, before)
-        )
-        self._tracker.reserve(len(self._keys))
-        for at, row in enumerate(rows):
-            self._tracker.add(own_numbers[at], before_numbers[at] if is_before[at] else -1, at, tracker.state[row])
-        self._changes_of = {
-            name: array("q", [at if items[row] >= 0 else items[row] for at, row in enumerate(rows)])
-            for name, items in changes_of.items()
-        }
-
-    def _taken(self, rows: list[int]) -> pa.Table:
-        """Collect the values of rows."""
-        tracker = self._tracker
-        last = pa.array([tracker.change[row] for row in rows], pa.int64())
-        columns = []
-        for item in self._rows.schema:
-            changes_of, places = self._changes_of.get(item.name), last
-            if changes_of is not None:
-                found = [changes_of[row] for row in rows]
-                places = pa.array([None if change < 0 else change for change in found], pa.int64())
-            values = self._rows[item.name].take(places)
-            if changes_of is not None and _MISSING in found:
-                is_missing = pa.array([change == _MISSING for change in found])
-                values = pc.if_else(is_missing, self._missing[item.name], values)
-            columns.append(values)
-        return pa.table(columns, schema=self._rows.schema)
-
-    def _net_table(self) -> pa.Table:
-        tracker = self._tracker
-        names = [*self._fields]
-        if self._history.versions:
-            last = {*self._history.columns(len(self._history.versions) - 1)}
-            names = [name for name in names if name in last]
-        schema = schema_with_key([self._fields[name] for name in names], self._key, self._schema)
-        found = []
-        if self._truncate is not None:
-            found.append(self._part(schema, "truncate", self._truncate, [], {}))
-        for state, action in ((LIVE, "upsert"), (DELETED, "delete")):
-            rows = [row for row in range(len(tracker)) if tracker.state[row] == state]
-            if state == LIVE:
-                values = self._taken(rows)
-            else:
-                values = self._rows.select([item.name for item in ABOUT]).take(
-                    pa.array([tracker.change[row] for row in rows], pa.int64())
-                )
-            found.append(self._part(schema, action, values, rows, {}))
-        table = pa.concat_tables(found)
-        return table.take(pc.sort_indices(table["_position"])).combine_chunks()
-
-    def _part(self, schema: pa.Schema, action: str, values: pa.Table, rows: list[int], unknown: Any) -> pa.Table:
-        n, tracker = len(values), self._tracker
-        before = pa.array([tracker.before[row] if tracker.before[row] >= 0 else None for row in rows], pa.int32())
-        keys = self._keys.values(before) if rows else schema.empty_table()
-        columns: dict[str, Any] = {"_action": pa.array([action] * n, pa.string())}
-        kind = schema.field("_key_before").type
-        if rows:
-            parts = [keys[item.name].combine_chunks().cast(item.type) for item in kind]
-            columns["_key_before"] = pa.StructArray.from_arrays(parts, fields=list(kind), mask=before.is_null())
-        else:
-            columns["_key_before"] = pa.nulls(n, kind)
-        names = schema.names[3 + len(ABOUT) :]
-        if action == "upsert":
-            lists: list[list[str]] = [[] for _ in rows]
-            for name in names:
-                for at, row in enumerate(rows if name in self._changes_of else ()):
-                    if self._changes_of[name][row] == _UNKNOWN:
-                        lists[at].append(name)
-            columns[UNKNOWN.name] = pa.array(lists, UNKNOWN.type)
-        else:
-            columns[UNKNOWN.name] = pa.array([[]] * n, UNKNOWN.type)
-        for name in (*(item.name for item in ABOUT), *names):
-            if name in values.column_names and (action != "delete" or name not in names):
-                columns[name] = values[name]
-            elif action == "delete" and name in self._key:
-                columns[name] = keys[name]
-            else:
-                columns[name] = pa.nulls(n, schema.field(name).type)
-        return pa.table(columns).cast(schema)
+        rows.identify(key, changes, position, is_unique=is_unique)
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    missing = [name for name in (*_NEEDED.names, *(item.name for item in ABOUT), "_old") if name not in schema.names]
+    missing = [name for name in (*_SENT, "_old") if name not in schema.names]
     if missing:
         raise ValueError(
             f"the columns {listed(map(repr, missing))} are missing: net changes are made of what ChangeDecoder.table "
-            "returns, or `pgdecode decode` with a table"
+            "returns, or of files with it"
         )
+
+
+def _as_sent(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give the columns that typed tables add the types that they have there."""
+    for name, kind in _SENT.items():
+        if batch.schema.field(name).type != kind:
+            at = batch.schema.get_field_index(name)
+            batch = batch.set_column(at, batch.schema.field(at).with_type(kind), batch[name].cast(kind))
+    return batch
+
+
+def _with_columns(changes: pa.RecordBatch, fields: Mapping[str, pa.Field]) -> pa.RecordBatch:
+    """Add columns that a table had before, and convert others to the types of `fields`."""
+    names = changes.schema.names
+    if all(name in names and changes.schema.field(name).type == item.type for name, item in fields.items()):
+        return changes
+    old = changes["_old"]
+    olds = dict(zip([item.name for item in old.type], old.flatten(), strict=True))
+    columns = {name: changes[name] for name in names if name not in fields and name != "_old"}
+    children = []
+    for name, item in fields.items():
+        if name in names:
+            columns[name] = converted(changes[name], item.type)
+            children.append(converted(olds[name], item.type))
+        else:
+            columns[name] = null_array(len(changes), item.type)
+            children.append(columns[name])
+    columns["_old"] = pa.StructArray.from_arrays(children, [*fields], mask=old.is_null())
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _by_number(fields: Mapping[str, pa.Field], schema: pa.Schema) -> dict[str, str]:
@@ -521,12 +358,6 @@ def _by_number(fields: Mapping[str, pa.Field], schema: pa.Schema) -> dict[str, s
         for name, item in fields.items()
         if (item.metadata or {}).get(b"pg:attnum") in numbers
     }
-
-
-def _converted(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_boolean(values.type) and pa.types.is_string(kind):
-        return pc.if_else(values, "t", "f")
-    return values.cast(kind)
 
 
 def _batches(changes: Any) -> Iterator[pa.RecordBatch]:

@@ -152,7 +152,7 @@ def _unsent_key(slot: Slot) -> None:
             ["v"],
             r"position 2: the change does not tell the former values of the key v, which is not",
         ),
-        (_unsent_key, None, r"position 2: the change does not tell the key: one of id is an unchanged TOAST value"),
+        (_unsent_key, None, r"position 2: the change does not tell the key: id is an unchanged TOAST value"),
         (_not_the_identity, ["w"], r"key must name different columns of the table: 'w'"),
     ],
 )

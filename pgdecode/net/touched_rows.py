@@ -1,0 +1,503 @@
+"""The rows that changes have touched: found by their keys, with the values that changes have told."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode._native.arrow.int64_kernels import counted, grouped
+from pgdecode._native.changes.row_tracker import DELETED, GONE, LIVE, UPDATE, RowTracker, ValuePlaces, kept_numbers
+from pgdecode.arrow.batch_sizes import table_of
+from pgdecode.arrow.distinct_values import plain_values, zipped
+from pgdecode.arrow.null_arrays import null_array
+from pgdecode.changes.committed_changes import unless_negative, values_of
+from pgdecode.net.keys import KeyNumbers
+from pgdecode.net.schema import ABOUT, UNKNOWN, schema_with_key
+from pgdecode.types.type_changes import TypeChange
+
+# How many bytes of changes to keep beyond those that rows need.
+_GARBAGE = 1 << 27
+_FEW_ROWS = 1 << 16
+# The value of a column is in no change; it is the one that rows have which are older than the column.
+_UNKNOWN, _MISSING = -1, -2
+_ABOUT = [item.name for item in ABOUT]
+
+_NONE = memoryview(b"").cast("q")
+
+Fields = Mapping[str, pa.Field]
+
+
+class TouchedRows:
+    """The rows that changes have touched.
+
+    Parameters
+    ----------
+    fields : mapping of str to pa.Field
+        The columns of the table.
+    key : sequence of str
+        The columns that tell rows apart.
+    is_unique : bool
+        Whether no two rows have the same key. Otherwise a change refers to one of several equal rows.
+    """
+
+    def __init__(self, fields: Fields, key: Sequence[str], *, is_unique: bool) -> None:
+        self.fields, self.key, self.is_unique = dict(fields), tuple(key), is_unique
+        self._missing: dict[str, pa.Scalar] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._keys = KeyNumbers([self.fields[name] for name in self.key])
+        self._tracker = RowTracker(self.is_unique)
+        self._batches: list[pa.RecordBatch] = []
+        self._n_changes = self._n_bytes = self._n_needed = 0
+        # For columns that a change has not told: the change with the value of each row.
+        self._places: dict[str, ValuePlaces] = {}
+        self._others = OtherKeys()
+
+    def __len__(self) -> int:
+        return len(self._tracker)
+
+    @property
+    def has_keys_before(self) -> bool:
+        """Whether one of the rows was there before all changes."""
+        _, before, _, state = self._columns()
+        return bool(pc.any(pc.and_(pc.greater_equal(before, 0), pc.not_equal(state, GONE))).as_py())
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: pa.RecordBatch, ops: pa.Array, told: Collection[str]) -> None:
+        """Apply inserts, updates and deletes. `told` are the columns that they may have."""
+        n, old_types = len(changes), changes["_old_type"]
+        own = removed = self._keys.numbered([changes[name] for name in self.key], n)
+        if old_types.null_count < n:
+            is_moved = pc.and_(old_types.is_valid(), pc.equal(ops, UPDATE))
+            moved = pc.indices_nonzero(is_moved).cast(pa.int64())
+            if len(moved):
+                olds = [pc.struct_field(changes["_old"], name).take(moved) for name in self.key]
+                removed = pc.replace_with_mask(own, is_moved, self._keys.numbered(olds, len(moved)))
+        self._others.begin(self._keys, removed, changes["_position"])
+        untold = self._untold(changes["_unchanged"], told)
+        for name in untold:
+            if name not in self._places:
+                self._places[name] = ValuePlaces(values_of(self._columns()[2]))
+        first = self._n_changes
+        find = self._others.find if self._others else None
+        rows = self._tracker.apply(values_of(ops), values_of(own), values_of(removed), first, len(self._keys), find)
+        for name, places in self._places.items():
+            places.apply(values_of(ops), memoryview(rows).cast("i"), untold.get(name, _NONE), first, len(self._tracker))
+        kept = changes.select([*_ABOUT, *self.fields])
+        self._batches.append(kept)
+        self._n_changes += n
+        self._n_bytes += kept.nbytes
+        n_rows = len(self._tracker)
+        is_large = self._n_bytes > 8 * self._n_needed + _GARBAGE
+        if self._n_changes > (2 if is_large else 4) * n_rows + _FEW_ROWS:
+            self._compact()
+
+    def _untold(self, unchanged: pa.ListArray, told: Collection[str]) -> dict[str, Any]:
+        """For each column, the changes that do not tell it, as a memoryview of ascending int64."""
+        found: dict[str, Any] = {}
+        names = unchanged.flatten()
+        if len(names):
+            names = names.dictionary_encode()
+            rows = pc.list_parent_indices(unchanged).cast(pa.int64())
+            groups, places = grouped(values_of(names.indices), memoryview(_up_to(len(names.dictionary))).cast("i"))
+            for number, start, end in groups:
+                at = pa.Array.from_buffers(pa.int64(), end - start, [None, places], offset=start)
+                found[names.dictionary[number].as_py()] = values_of(rows.take(at))
+        every = [name for name in self.fields if name not in told]
+        found |= dict.fromkeys(every, memoryview(counted(0, len(unchanged))).cast("q") if every else None)
+        return found
+
+    # -- versions of the table -----------------------------------------------------------------------------------------
+
+    def forget(self, name: str) -> None:
+        """Note that no change tells the values that a column has now."""
+        self._set_places(name, _UNKNOWN)
+
+    def set_missing(self, name: str, value: pa.Scalar) -> None:
+        """Let all rows so far have a value of a column that was added."""
+        self._missing[name] = value
+        self._set_places(name, _MISSING)
+
+    def _set_places(self, name: str, code: int) -> None:
+        codes = pa.repeat(pa.scalar(code, pa.int64()), len(self._tracker))
+        self._places[name] = ValuePlaces(values_of(codes))
+
+    def rename(self, names: Mapping[str, str], fields: Fields) -> None:
+        """Give columns other names, types that have all values, and add columns."""
+        self.key = tuple(names.get(name, name) for name in self.key)
+        self._places = {names.get(name, name): places for name, places in self._places.items()}
+        self._missing = {names.get(name, name): value for name, value in self._missing.items()}
+        former = {names.get(name, name): item for name, item in self.fields.items()}
+        keys = self._keys.schema
+        self._keys.rename([names.get(name, name) for name in keys.names])
+        if not len(self._tracker):
+            self.fields = dict(fields)
+            self.clear()
+            return
+        for name in fields:
+            if name not in former:
+                self.forget(name)
+        rows = pa.Table.from_batches(self._batches, self._stored_schema())
+        rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
+        columns = [rows[name] for name in _ABOUT]
+        for name, item in fields.items():
+            if name in former:
+                columns.append(converted(rows[name], item.type))
+            else:
+                columns.append(null_array(len(rows), item.type))
+        self.fields = dict(fields)
+        self._batches = pa.table(columns, schema=pa.schema([*ABOUT, *fields.values()])).to_batches()
+        if any(former[name].type != fields[name].type for name in self.key):
+            self.identify(self.key, {}, -1, is_unique=self.is_unique)
+
+    def identify(
+        self, key: Sequence[str], changes: Mapping[str, TypeChange], position: int, *, is_unique: bool
+    ) -> None:
+        """Find rows by another key, or after the types of columns of the key have changed.
+
+        A row whose key is partly unknown is found by the other columns.
+        """
+        own, before, _, state = self._columns()
+        rows = pc.indices_nonzero(pc.not_equal(state, GONE)).cast(pa.int32())
+        own, before, state = own.take(rows), before.take(rows), state.take(rows)
+        former, keys = self.key, self._keys
+        is_before = pc.greater_equal(before, 0)
+        of_before = keys.values(pc.if_else(is_before, before, None))
+        is_deleted = pc.equal(state, DELETED)
+        of_own = keys.values(pc.if_else(is_deleted, None, own))
+        self._take(rows)
+        own_columns, before_columns = [], []
+        is_unknown: dict[str, pa.Array] = {}
+        is_converted: dict[str, pa.Array] = {}
+        for name in key:
+            kind = self.fields[name].type
+            if name in former:
+                columns = [converted(table[name], kind) for table in (of_own, of_before)]
+                if name in changes:
+                    columns = self._altered(name, changes[name], columns, is_unknown, is_converted, position)
+                elif name in self._places:
+                    is_unknown[name] = self._is_unknown(name)
+            else:
+                values = self._batches[0][name], null_array(len(rows), kind)
+                columns = [pa.chunked_array([items]) for items in values]
+                if name in self._places:
+                    is_unknown[name] = self._is_unknown(name)
+            own_columns.append(_one(columns[0]))
+            before_columns.append(_one(columns[1]))
+        values = self._batches[0].columns
+        for name, column in zip(key, own_columns, strict=True):
+            at = self._batches[0].schema.get_field_index(name)
+            values[at] = pc.if_else(is_deleted, values[at], column)
+        self._store(values)
+        self.key, self.is_unique = tuple(key), is_unique
+        self._keys, self._tracker = KeyNumbers([self.fields[name] for name in key]), RowTracker(is_unique)
+        new_own = self._keys.numbered(own_columns, len(rows))
+        new_before = self._keys.numbered(before_columns, len(rows))
+        new_before = pc.if_else(is_before, new_before, pa.scalar(-1, pa.int32()))
+        is_live = pc.invert(is_deleted)
+        unknown = {name: found for name, found in is_unknown.items() if pc.any(found).as_py()}
+        self._others = OtherKeys(
+            key, own_columns, is_live, unknown, is_converted, is_unique=is_unique, tracker=self._tracker
+        )
+        is_keyed = bytearray(b"\1") * len(rows)
+        for row in self._others.unkeyed:
+            is_keyed[row] = 0
+        for name, found in unknown.items():
+            self._note_unknown(name, found)
+        self._tracker.load(values_of(new_own), values_of(new_before), values_of(state), is_keyed, len(self._keys))
+
+    def _altered(
+        self,
+        name: str,
+        change: TypeChange,
+        columns: Sequence[pa.ChunkedArray],
+        is_unknown: dict[str, pa.Array],
+        is_converted: dict[str, pa.Array],
+        position: int,
+    ) -> list[pa.ChunkedArray]:
+        """Convert the keys of rows, now and before all changes, as PostgreSQL does without USING."""
+        own, before = columns
+        found = [change.converted(own), change.converted(before)] if change.is_certain else None
+        if found is None or found[1].null_count > before.null_count:
+            if before.null_count < len(before):
+                raise ValueError(
+                    f"position {position}: the type of column {name!r} of the key is another from here on, and its "
+                    "former values are not certain: make net changes of the changes before and after it apart"
+                )
+            if found is None:
+                found = [pa.chunked_array([null_array(len(own), own.type)]), before]
+        is_lost = _one(pc.and_(found[0].is_null(), own.is_valid()))
+        if pc.any(is_lost).as_py():
+            is_unknown[name] = is_lost
+        if not change.is_kept and not change.is_same_number:
+            is_converted[name] = _one(own.is_valid())
+        return found
+
+    def _note_unknown(self, name: str, is_unknown: pa.Array) -> None:
+        """Note that the values of a column are unknown in some of the rows that `_take` has kept."""
+        codes = self._codes(name) if name in self._places else _counted(len(is_unknown))
+        self._places[name] = ValuePlaces(values_of(pc.if_else(is_unknown, pa.scalar(_UNKNOWN, pa.int64()), codes)))
+
+    # -- the values of rows --------------------------------------------------------------------------------------------
+
+    def _columns(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
+        """For each row: its key, the key before all changes or -1, its last change, and its state."""
+        kinds = (pa.int32(), pa.int32(), pa.int64(), pa.uint8())
+        found = zip(kinds, self._tracker.columns(), strict=True)
+        own, before, change, state = (
+            pa.Array.from_buffers(kind, len(self._tracker), [None, buffer]) for kind, buffer in found
+        )
+        return own, before, change, state
+
+    def _codes(self, name: str) -> pa.Array:
+        """For each row, the change with its value of a column that some changes do not tell."""
+        codes = self._places[name].column()
+        return pa.Array.from_buffers(pa.int64(), codes.size // 8, [None, codes])
+
+    def _is_unknown(self, name: str) -> pa.Array:
+        return pc.equal(self._codes(name), _UNKNOWN)
+
+    def _values(self, name: str, rows: pa.Array, change: pa.Array) -> pa.Array | pa.ChunkedArray:
+        """Collect the values of a column in rows, whose last changes are `change`."""
+        codes = self._codes(name).take(rows) if name in self._places else change
+        values = pa.chunked_array([batch[name] for batch in self._batches], self._field(name).type)
+        if name not in self._places and len(change) == len(values) and _is_counted(change):
+            return values
+        if len(self._batches) > 1:
+            values = values.combine_chunks()
+        found = _one(values.take(unless_negative(codes) if name in self._places else codes))
+        if name in self._missing:
+            found = pc.if_else(pc.fill_null(pc.equal(codes, _MISSING), False), self._missing[name], found)
+        return found
+
+    def _field(self, name: str) -> pa.Field:
+        return self.fields[name] if name in self.fields else ABOUT[_ABOUT.index(name)]
+
+    def _take(self, rows: pa.Array) -> None:
+        """Keep the values of some rows, and forget all changes."""
+        change = self._columns()[2].take(rows)
+        columns, places = [], {}
+        for name in (*_ABOUT, *self.fields):
+            columns.append(_one(self._values(name, rows, change)))
+            if name in self._places:
+                codes = self._codes(name).take(rows)
+                if pc.any(pc.less(codes, 0)).as_py():
+                    codes = pc.if_else(pc.less(codes, 0), codes, _counted(len(codes)))
+                    places[name] = ValuePlaces(values_of(codes))
+        self._places = places
+        self._store(columns)
+
+    def _store(self, columns: Sequence[pa.Array]) -> None:
+        """Keep the values of rows, with the number of the row as that of its last change."""
+        self._batches = [pa.RecordBatch.from_arrays([*columns], schema=self._stored_schema())]
+        self._n_changes = len(self._batches[0])
+        self._n_bytes = self._n_needed = self._batches[0].nbytes
+
+    def _compact(self) -> None:
+        """Forget changes, and keys, that no row needs any more."""
+        state = self._columns()[3]
+        n_gone = pc.sum(pc.equal(state, GONE)).as_py() or 0
+        if n_gone > _FEW_ROWS + len(state) // 2 or len(self._keys) > _FEW_ROWS + 4 * len(state):
+            self.identify(self.key, {}, -1, is_unique=self.is_unique)
+            return
+        is_needed = bytearray(self._n_changes)
+        self._tracker.mark(is_needed)
+        for places in self._places.values():
+            places.mark(values_of(state), is_needed)
+        numbers = memoryview(kept_numbers(is_needed)).cast("q")
+        self._tracker.move(numbers)
+        for places in self._places.values():
+            places.move(numbers)
+        mask = pa.Array.from_buffers(pa.uint8(), len(is_needed), [None, pa.py_buffer(is_needed)]).cast(pa.bool_())
+        kept, first = [], 0
+        for batch in self._batches:
+            kept.append(batch.filter(mask.slice(first, len(batch))))
+            first += len(batch)
+        rows = (
+            table_of([batch for batch in kept if len(batch)])
+            if any(map(len, kept))
+            else self._stored_schema().empty_table()
+        )
+        self._batches = rows.to_batches()
+        self._n_changes, self._n_bytes = len(rows), rows.nbytes
+        self._n_needed = self._n_bytes
+
+    def _stored_schema(self) -> pa.Schema:
+        return pa.schema([*ABOUT, *self.fields.values()])
+
+    def net_table(self, names: Sequence[str], schema: pa.Schema, truncate: pa.RecordBatch | None) -> pa.Table:
+        """Return the net changes with some columns of the table. `schema` is that of the changes."""
+        schema = schema_with_key([self.fields[name] for name in names], self.key, schema)
+        self._compact()
+        ordered = self._tracker.in_order(self._n_changes)
+        rows = pa.Array.from_buffers(pa.int32(), ordered.size // 4, [None, ordered])
+        _, before, change, state = self._columns()
+        change, before = change.take(rows), unless_negative(before.take(rows))
+        is_live = pc.equal(state.take(rows), LIVE)
+        is_deleted = pc.invert(is_live) if not pc.all(is_live).as_py() else None
+        keys = self._keys.values(before) if before.null_count < len(before) else self._keys.schema.empty_table()
+        kind = schema.field("_key_before").type
+        parts = [
+            _one(converted(keys[item.name], item.type)) if len(keys) else null_array(len(rows), item.type)
+            for item in kind
+        ]
+        struct = pa.StructArray.from_arrays(parts, fields=list(kind), mask=before.is_null())
+        columns = [pc.if_else(is_live, "upsert", "delete"), struct, self._unknown(names, rows, is_live)]
+        columns += (self._values(name, rows, change) for name in _ABOUT)
+        for name in names:
+            values = self._values(name, rows, change)
+            if is_deleted is not None:
+                other = struct.field(self.key.index(name)) if name in self.key else pa.scalar(None, values.type)
+                values = pc.if_else(is_deleted, other, values)
+            columns.append(values)
+        found = pa.table(columns, schema=schema)
+        positions = found["_position"]
+        if not pc.all(pc.less_equal(positions[:-1], positions[1:])).as_py():
+            found = found.take(pc.sort_indices(positions))
+        if truncate is None:
+            return found
+        nulls = {item.name: pa.nulls(1, item.type) for item in schema}
+        nulls |= {"_action": pa.array(["truncate"]), UNKNOWN.name: pa.array([[]], UNKNOWN.type)}
+        nulls |= {name: truncate[name] for name in _ABOUT}
+        return pa.concat_tables([pa.table([*nulls.values()], schema=schema), found])
+
+    def _unknown(self, names: Sequence[str], rows: pa.Array, is_live: pa.Array) -> pa.Array:
+        """List the unknown columns of rows."""
+        lists: list[list[str]] = [[]]
+        codes = pa.repeat(pa.scalar(0, pa.int32()), len(rows))
+        for name in names:
+            if name in self._places:
+                is_unknown = pc.and_(self._is_unknown(name).take(rows), is_live)
+                pairs = pc.add(pc.multiply(codes, 2), is_unknown.cast(pa.int32())).dictionary_encode()
+                lists = [lists[pair // 2] + [name] * (pair % 2) for pair in pairs.dictionary.to_pylist()]
+                codes = pairs.indices
+        return pa.array(lists, UNKNOWN.type).take(codes)
+
+
+class OtherKeys:
+    """Rows whose key is partly unknown, or was converted to another type.
+
+    Parameters
+    ----------
+    key : sequence of str
+    columns : sequence of pa.Array
+        The keys of all rows.
+    is_live : pa.Array
+        Whether each row is there.
+    is_unknown, is_converted : mapping of str to pa.Array
+        For columns of the key, whether each row's value is.
+    is_unique : bool
+    tracker : RowTracker
+        Has these rows.
+    """
+
+    def __init__(
+        self,
+        key: Sequence[str] = (),
+        columns: Sequence[pa.Array] = (),
+        is_live: Iterable[Any] = (),
+        is_unknown: Mapping[str, pa.Array] | None = None,
+        is_converted: Mapping[str, pa.Array] | None = None,
+        *,
+        is_unique: bool = False,
+        tracker: RowTracker | None = None,
+    ) -> None:
+        self.key, self.is_unique, self.tracker = key, is_unique, tracker or RowTracker(is_unique)
+        # By the columns that are not certain, and by the values of the others: the rows.
+        self._unknown: dict[frozenset[str], dict[Any, list[int]]] = {}
+        self._converted: dict[frozenset[str], dict[Any, list[int]]] = {}
+        self.unkeyed: list[int] = []
+        self._next_keys: Callable[[], pa.Table] = lambda: pa.table({})
+        self._positions: pa.Array = []
+        self._wanted: list[tuple[Any, ...]] | None = None
+        is_unknown = {name: found.to_pylist() for name, found in (is_unknown or {}).items() if pc.any(found).as_py()}
+        is_converted = {name: found.to_pylist() for name, found in (is_converted or {}).items()}
+        if not is_unknown and not is_converted:
+            return
+        values = zipped([plain_values(column) for column in columns], len(columns[0]))
+        for row, (value, live) in enumerate(zip(values, pa.array(is_live).to_pylist(), strict=True)):
+            unknown = frozenset(name for name, found in is_unknown.items() if found[row])
+            other = unknown.union(name for name, found in is_converted.items() if found[row])
+            if live and unknown:
+                self.unkeyed.append(row)
+                self._unknown.setdefault(unknown, defaultdict(list))[self._known(value, unknown)].append(row)
+            if live and other > unknown:
+                self._converted.setdefault(other, defaultdict(list))[self._known(value, other)].append(row)
+
+    def __bool__(self) -> bool:
+        return bool(self._unknown or self._converted)
+
+    def _known(self, value: Sequence[Any], unknown: Collection[str]) -> tuple[Any, ...]:
+        return tuple(item for name, item in zip(self.key, value, strict=True) if name not in unknown)
+
+    def begin(self, keys: KeyNumbers, removed: pa.Array, positions: pa.Array) -> None:
+        """Note the keys of the rows that the next changes remove."""
+        self._next_keys, self._wanted, self._positions = lambda: keys.values(removed), None, positions
+
+    def find(self, at: int) -> int:
+        """Remove and return the row that a change may refer to, or return -1.
+
+        Raises
+        ------
+        ValueError
+            If it may refer to several rows.
+        """
+        if self._wanted is None:
+            values = self._next_keys()
+            self._wanted = zipped([plain_values(column) for column in values.columns], len(values))
+        wanted, position = self._wanted[at], self._positions[at]
+        found = [(unknown, rows[self._known(wanted, unknown)]) for unknown, rows in self._unknown.items()]
+        found = [(unknown, rows) for unknown, rows in found if rows]
+        if (self.is_unique and found) or len(found) > 1:
+            name = min(name for unknown, _ in found for name in unknown)
+            raise ValueError(
+                f"position {position}: the changed row is not found by its replica identity: column {name!r} is "
+                f"unknown in {sum(len(rows) for _, rows in found)} rows, which were written before it was added, "
+                "renamed or altered"
+            )
+        if found:
+            return found[0][1].pop()
+        for names, rows in self._converted.items():
+            n = sum(map(self.tracker.is_as_loaded, rows[self._known(wanted, names)]))
+            if n:
+                raise ValueError(
+                    f"position {position}: the changed row is not found by its replica identity: column "
+                    f"{min(names)!r} was written with another type in {n} rows, and ALTER COLUMN ... TYPE ... "
+                    "USING may have computed other values"
+                )
+        return -1
+
+
+def converted(values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    """Convert values to a type that has all of them."""
+    if values.type == kind:
+        return values
+    if pa.types.is_boolean(values.type) and pa.types.is_string(kind):
+        return pc.if_else(values, "t", "f")
+    return values.cast(kind)
+
+
+def _one(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+
+
+def _is_counted(values: pa.Array) -> bool:
+    return len(values) == 0 or bool(pc.all(pc.equal(values, _counted(len(values)))).as_py())
+
+
+def _counted(n: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), n, [None, counted(0, n)])
+
+
+def _up_to(n: int) -> bytes:
+    return array("i", range(n)).tobytes()

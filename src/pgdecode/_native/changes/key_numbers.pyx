@@ -1,0 +1,337 @@
+"""Gives each different key of rows a number, over the buffers of Arrow columns."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
+
+from pgdecode._native.cursor cimport prefetch
+from pgdecode._native.fault cimport OK, unlikely
+from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over, reserve
+
+import os
+
+cdef enum:
+    BLOCK = 32          # rows: so many slots of the table are fetched from memory at the same time
+    MOST_COLUMNS = 1600  # PostgreSQL's MaxTupleAttributeNumber
+    FIRST_SLOTS = 1 << 10
+
+cdef struct Slot:
+    uint64_t hash    # the value itself, if keys are numbers
+    int32_t number   # plus 1; 0 for a free slot
+
+cdef struct KeyColumn:
+    # `width` is the bytes of a value; 0 if `offsets` has the ends of values, of 4 or 8 bytes each.
+    const uint8_t *validity
+    const uint8_t *values
+    const uint8_t *offsets
+    Py_ssize_t width
+    Py_ssize_t offset_width
+    size_t size      # of `values`
+    int64_t first    # offset of the array
+
+
+cdef inline uint64_t mixed(uint64_t value) noexcept nogil:
+    """Spread the bits of a number (splitmix64)."""
+    value = (value ^ (value >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+    value = (value ^ (value >> 27)) * <uint64_t>0x94D049BB133111EB
+    return value ^ (value >> 31)
+
+
+cdef uint64_t hash_of(const uint8_t *data, size_t size, uint64_t seed) noexcept nogil:
+    cdef uint64_t found = seed ^ <uint64_t>size
+    cdef uint64_t word = 0
+    while size >= 8:
+        memcpy(&word, data, 8)
+        found = mixed(found ^ word)
+        data += 8
+        size -= 8
+    word = 0
+    memcpy(&word, data, size)
+    return mixed(found ^ word)
+
+
+cdef inline bint is_valid(const KeyColumn *column, int64_t row) noexcept nogil:
+    cdef int64_t at = column.first + row
+    return column.validity == NULL or (column.validity[at >> 3] >> (at & 7)) & 1
+
+
+cdef class KeyTable:
+    """Numbers of keys, in the order in which they are first seen.
+
+    Keys are equal if the bytes of their columns are: NaN equals NaN, 0.0 is not -0.0, null equals null. The hash
+    depends on a secret, so that no rows can make the table slow.
+    """
+
+    cdef Slot *slots
+    cdef size_t mask
+    cdef int32_t n
+    cdef int32_t null_number  # plus 1
+    cdef uint64_t seed
+    cdef bint is_number       # keys are numbers of up to 8 bytes
+    cdef Bytes encoded        # the bytes of all keys, one after the other
+    cdef Bytes ends           # int64: where each ends
+    cdef Bytes rows           # the bytes of a block's keys
+
+    def __cinit__(self, bint is_number):
+        memset(&self.encoded, 0, sizeof(Bytes))
+        memset(&self.ends, 0, sizeof(Bytes))
+        memset(&self.rows, 0, sizeof(Bytes))
+        self.is_number = is_number
+        self.seed = int.from_bytes(os.urandom(8), "little")
+        self.n = self.null_number = 0
+        self.mask = FIRST_SLOTS - 1
+        self.slots = <Slot *>calloc(FIRST_SLOTS, sizeof(Slot))
+        if self.slots == NULL:
+            raise MemoryError("no memory for the keys of rows")
+
+    def __dealloc__(self):
+        free(self.slots)
+        free_bytes(&self.encoded)
+        free_bytes(&self.ends)
+        free_bytes(&self.rows)
+
+    def __len__(self):
+        return self.n
+
+    cdef bint widen(self) noexcept nogil:
+        """Double the slots. False without memory."""
+        cdef size_t n = 2 * (self.mask + 1)
+        cdef size_t i, at
+        cdef Slot *wider = <Slot *>calloc(n, sizeof(Slot))
+        if wider == NULL:
+            return False
+        for i in range(self.mask + 1):
+            if self.slots[i].number:
+                at = self.place(self.slots[i].hash) & (n - 1)
+                while wider[at].number:
+                    at = (at + 1) & (n - 1)
+                wider[at] = self.slots[i]
+        free(self.slots)
+        self.slots = wider
+        self.mask = n - 1
+        return True
+
+    cdef inline size_t place(self, uint64_t hash) noexcept nogil:
+        return <size_t>(mixed(hash ^ self.seed) if self.is_number else hash)
+
+    cdef inline const uint8_t *encoded_key(self, int32_t number, size_t *size) noexcept nogil:
+        cdef const int64_t *ends = <const int64_t *>self.ends.data
+        cdef int64_t start = ends[number - 1] if number else 0
+        size[0] = <size_t>(ends[number] - start)
+        return self.encoded.data + start
+
+    cdef int32_t number_of(self, uint64_t hash, const uint8_t *key, size_t size, bint is_added) noexcept nogil:
+        """The number of a key; -1 if there is none, or without memory if it is added."""
+        cdef size_t at = self.place(hash) & self.mask
+        cdef size_t other_size
+        cdef int64_t end
+        cdef const uint8_t *other
+        cdef Slot *slot
+        while True:
+            slot = &self.slots[at]
+            if slot.number == 0:
+                break
+            if slot.hash == hash:
+                if self.is_number:
+                    return slot.number - 1
+                other = self.encoded_key(slot.number - 1, &other_size)
+                if other_size == size and memcmp(other, key, size) == 0:
+                    return slot.number - 1
+            at = (at + 1) & self.mask
+        if not is_added or self.n == 0x7FFFFFFE:
+            return -1
+        if not self.is_number:
+            if reserve(&self.encoded, size) != OK or reserve(&self.ends, 8) != OK:
+                return -1
+            memcpy(self.encoded.data + self.encoded.size, key, size)
+            self.encoded.size += size
+            end = <int64_t>self.encoded.size
+            memcpy(self.ends.data + self.ends.size, &end, 8)
+            self.ends.size += 8
+        self.n += 1
+        slot.hash = hash
+        slot.number = self.n
+        if 2 * <size_t>self.n > self.mask and not self.widen():
+            return -1
+        return self.n - 1
+
+    cdef int add_numbers(
+        self, const KeyColumn *column, int64_t n, int32_t *to, int64_t *new, int64_t *n_new, bint is_added
+    ) noexcept nogil:
+        """Number the keys of a column of numbers. Negative without memory."""
+        cdef uint64_t[BLOCK] keys
+        cdef int64_t row, in_block
+        cdef int64_t start = 0
+        cdef int32_t n_before
+        while start < n:
+            in_block = min(<int64_t>BLOCK, n - start)
+            for row in range(in_block):
+                keys[row] = 0
+                memcpy(&keys[row], column.values + (column.first + start + row) * column.width, column.width)
+                prefetch(&self.slots[self.place(keys[row]) & self.mask])
+            for row in range(in_block):
+                n_before = self.n
+                if unlikely(not is_valid(column, start + row)):
+                    if self.null_number == 0 and is_added:
+                        self.n += 1
+                        self.null_number = self.n
+                    to[start + row] = self.null_number - 1
+                else:
+                    to[start + row] = self.number_of(keys[row], NULL, 0, is_added)
+                    if unlikely(to[start + row] < 0 and is_added):
+                        return -1
+                if self.n > n_before:
+                    new[n_new[0]] = start + row
+                    n_new[0] += 1
+            start += in_block
+        return 0
+
+    cdef int add_rows(
+        self,
+        const KeyColumn *columns,
+        Py_ssize_t n_columns,
+        int64_t n,
+        int32_t *to,
+        int64_t *new,
+        int64_t *n_new,
+        bint is_added,
+    ) noexcept nogil:
+        """Number the keys of several columns. -1 without memory, -2 if a column's offsets are wrong."""
+        cdef uint64_t[BLOCK] hashes
+        cdef size_t[BLOCK + 1] starts
+        cdef int64_t row, in_block
+        cdef int64_t start = 0
+        cdef int32_t n_before
+        cdef Py_ssize_t i
+        while start < n:
+            in_block = min(<int64_t>BLOCK, n - start)
+            self.rows.size = 0
+            for row in range(in_block):
+                starts[row] = self.rows.size
+                for i in range(n_columns):
+                    if unlikely(not self.append(&columns[i], start + row)):
+                        return -1 if reserve(&self.rows, 64) != OK else -2
+                hashes[row] = hash_of(self.rows.data + starts[row], self.rows.size - starts[row], self.seed)
+                prefetch(&self.slots[hashes[row] & self.mask])
+            starts[in_block] = self.rows.size
+            for row in range(in_block):
+                n_before = self.n
+                to[start + row] = self.number_of(
+                    hashes[row], self.rows.data + starts[row], starts[row + 1] - starts[row], is_added
+                )
+                if unlikely(to[start + row] < 0 and is_added):
+                    return -1
+                if self.n > n_before:
+                    new[n_new[0]] = start + row
+                    n_new[0] += 1
+            start += in_block
+        return 0
+
+    cdef inline bint append(self, const KeyColumn *column, int64_t row) noexcept nogil:
+        """Append a value to the bytes of a key, so that no two different keys have the same bytes."""
+        cdef uint64_t length = 0
+        cdef int64_t at = column.first + row
+        cdef int64_t first = 0, end = 0
+        cdef const uint8_t *value = NULL
+        cdef bint is_null
+        if column.width:
+            length = <uint64_t>column.width
+            value = column.values + at * column.width
+        else:
+            memcpy(&first, column.offsets + at * column.offset_width, column.offset_width)
+            memcpy(&end, column.offsets + (at + 1) * column.offset_width, column.offset_width)
+            if unlikely(first < 0 or end < first or <size_t>end > column.size):
+                return False
+            length = <uint64_t>(end - first)
+            value = column.values + first
+        is_null = not is_valid(column, row)
+        if is_null:
+            length = 0
+        if reserve(&self.rows, length + 9) != OK:
+            return False
+        self.rows.data[self.rows.size] = is_null
+        self.rows.size += 1
+        if not column.width:
+            memcpy(self.rows.data + self.rows.size, &length, 8)
+            self.rows.size += 8
+        if length:
+            memcpy(self.rows.data + self.rows.size, value, length)
+        self.rows.size += length
+        return True
+
+    def numbered(self, list columns, Py_ssize_t n, bint is_added=True):
+        """Number the keys of rows.
+
+        Each column is (width of a value, or 0; width of an offset; offset of the array; buffers: validity or None,
+        values, offsets or None).
+
+        Returns (buffer of int32, buffer of int64): the number of each row's key, -1 if it is not known and not added;
+        the rows whose keys are new.
+        """
+        cdef Py_ssize_t n_columns = len(columns)
+        cdef KeyColumn *found = NULL
+        cdef Bytes numbers, new
+        cdef int64_t n_new = 0
+        cdef int code = 0
+        cdef const uint8_t[::1] bytes_of
+        cdef Py_ssize_t i
+        cdef list views = []
+        memset(&numbers, 0, sizeof(Bytes))
+        memset(&new, 0, sizeof(Bytes))
+        if n_columns > MOST_COLUMNS or (self.is_number and n_columns != 1):
+            raise ValueError("too many columns for a key")
+        try:
+            found = <KeyColumn *>calloc(<size_t>n_columns + 1, sizeof(KeyColumn))
+            if (
+                found == NULL
+                or grow(&numbers, 4 * <size_t>n) != OK
+                or grow(&new, 8 * <size_t>(n if is_added else 0)) != OK
+            ):
+                raise MemoryError("no memory for the keys of rows")
+            for i in range(n_columns):
+                width, offset_width, first, validity, values, offsets = columns[i]
+                found[i].width = width
+                found[i].offset_width = offset_width
+                found[i].first = first
+                if (self.is_number and not 0 < width <= 8) or (not width and offset_width not in (4, 8)):
+                    raise ValueError("values of such a width are no key")
+                if validity is not None:
+                    bytes_of = memoryview(validity).cast("B")
+                    if 8 * bytes_of.shape[0] < first + n:
+                        raise ValueError("the Arrow array's validity is too short")
+                    found[i].validity = &bytes_of[0] if bytes_of.shape[0] else NULL
+                    views.append(bytes_of)
+                if values is not None:
+                    bytes_of = memoryview(values).cast("B")
+                    found[i].size = <size_t>bytes_of.shape[0]
+                    found[i].values = &bytes_of[0] if bytes_of.shape[0] else NULL
+                    views.append(bytes_of)
+                if width and found[i].size < <size_t>(width * (first + n)):
+                    raise ValueError("the Arrow array's values are too short")
+                if not width and n:
+                    bytes_of = memoryview(offsets).cast("B")
+                    if bytes_of.shape[0] < offset_width * (first + n + 1):
+                        raise ValueError("the Arrow array's offsets are too short")
+                    found[i].offsets = &bytes_of[0]
+                    views.append(bytes_of)
+            with nogil:
+                if self.is_number:
+                    code = self.add_numbers(
+                        found, n, <int32_t *>numbers.data, <int64_t *>new.data, &n_new, is_added
+                    )
+                else:
+                    code = self.add_rows(
+                        found, n_columns, n, <int32_t *>numbers.data, <int64_t *>new.data, &n_new, is_added
+                    )
+            if code == -2:
+                raise ValueError("the Arrow array's offsets are wrong")
+            if code < 0:
+                raise MemoryError("no memory for the keys of rows")
+            numbers.size = 4 * <size_t>n
+            new.size = 8 * <size_t>n_new
+            return hand_over(&numbers), hand_over(&new)
+        finally:
+            free(found)
+            free_bytes(&numbers)
+            free_bytes(&new)

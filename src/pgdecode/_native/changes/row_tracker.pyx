@@ -1,0 +1,449 @@
+"""Follows rows from change to change, by the numbers of their keys."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memset
+
+from pgdecode._native.cursor cimport prefetch
+from pgdecode._native.fault cimport OK, FaultCode, unlikely
+from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over
+
+cpdef enum:
+    # What a change does.
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+    TRUNCATE = 3
+    NO_CHANGE = 255
+
+cpdef enum:
+    # What became of a row. One that was inserted and deleted is gone.
+    GONE = 0
+    LIVE = 1
+    DELETED = 2
+
+cdef enum:
+    AHEAD = 16  # changes: how far ahead rows are prefetched
+
+cdef struct Row:
+    int64_t change    # the last change of the row
+    int32_t own       # the number of its key
+    int32_t before    # the number of the key that it had before all changes, -1 if it was inserted
+    int32_t previous  # the row before it with the same key, -1 if there is none
+    uint8_t state
+
+
+cdef FaultCode room(Bytes *bytes, size_t size) noexcept nogil:
+    """Make room for so many bytes, half as many again if there is none."""
+    if size <= bytes.capacity and bytes.data != NULL:
+        return OK
+    return grow(bytes, size + (size >> 1) + 64)
+
+
+def op_codes(Py_ssize_t n, offsets, values, Py_ssize_t first):
+    """A buffer of uint8: what each change does, from the strings of `_op`; `NO_CHANGE` for other strings."""
+    cdef const int32_t[::1] ends = memoryview(offsets).cast("B").cast("i") if n else None
+    cdef const uint8_t[::1] text = memoryview(values or b"").cast("B")
+    cdef Bytes out
+    cdef Py_ssize_t i
+    cdef int32_t at
+    cdef uint8_t letter
+    memset(&out, 0, sizeof(out))
+    if n and ends.shape[0] < first + n + 1:
+        raise ValueError("the Arrow array's offsets are too short")
+    if grow(&out, <size_t>n) != OK:
+        raise MemoryError("no memory for changes")
+    out.size = <size_t>n
+    with nogil:
+        for i in range(n):
+            at = ends[first + i]
+            letter = text[at] if 0 <= at < text.shape[0] and ends[first + i + 1] > at else 0
+            if letter == c"u":
+                out.data[i] = UPDATE
+            elif letter == c"i":
+                out.data[i] = INSERT
+            elif letter == c"d":
+                out.data[i] = DELETE
+            else:
+                out.data[i] = TRUNCATE if letter == c"t" else NO_CHANGE
+    return hand_over(&out)
+
+
+def kept_numbers(const uint8_t[::1] is_needed):
+    """A buffer of int64: the number of each needed change among these, and -1 for the others."""
+    cdef Bytes out
+    cdef Py_ssize_t i
+    cdef int64_t n = 0
+    memset(&out, 0, sizeof(out))
+    if grow(&out, 8 * <size_t>is_needed.shape[0]) != OK:
+        raise MemoryError("no memory for changes")
+    out.size = 8 * <size_t>is_needed.shape[0]
+    for i in range(is_needed.shape[0]):
+        (<int64_t *>out.data)[i] = n if is_needed[i] else -1
+        n += is_needed[i]
+    return hand_over(&out)
+
+
+cdef class RowTracker:
+    """The rows that changes have touched, each with a number.
+
+    With `is_unique`, two rows never have the same key at the same time. Otherwise rows may be equal, and a change
+    refers to the last one with its key.
+    """
+
+    cdef readonly bint is_unique
+    cdef readonly int32_t n
+    cdef Bytes rows
+    cdef Bytes last    # int32: by the number of a key, the last live row with it, -1 for none
+    cdef Bytes origin  # int32: by the number of a key, the row that had it before all changes
+    cdef int32_t n_keys
+
+    def __cinit__(self, bint is_unique):
+        memset(&self.rows, 0, sizeof(Bytes))
+        memset(&self.last, 0, sizeof(Bytes))
+        memset(&self.origin, 0, sizeof(Bytes))
+        self.is_unique = is_unique
+        self.n = self.n_keys = 0
+
+    def __dealloc__(self):
+        free_bytes(&self.rows)
+        free_bytes(&self.last)
+        free_bytes(&self.origin)
+
+    def __len__(self):
+        return self.n
+
+    cdef int reserve(self, int64_t n_more, int32_t n_keys) except -1:
+        """Make room for rows and keys."""
+        if self.n + n_more > 0x7FFFFFFE:
+            raise OverflowError("more than 2147483646 rows were touched")
+        if (
+            room(&self.rows, <size_t>(self.n + n_more) * sizeof(Row)) != OK
+            or room(&self.last, 4 * <size_t>n_keys) != OK
+            or room(&self.origin, 4 * <size_t>n_keys) != OK
+        ):
+            raise MemoryError("no memory for the rows of a table")
+        self.rows.size = <size_t>self.n * sizeof(Row)
+        if n_keys > self.n_keys:
+            memset(self.last.data + 4 * self.n_keys, 0xFF, 4 * <size_t>(n_keys - self.n_keys))
+            memset(self.origin.data + 4 * self.n_keys, 0xFF, 4 * <size_t>(n_keys - self.n_keys))
+            self.n_keys = n_keys
+            self.last.size = self.origin.size = 4 * <size_t>n_keys
+        return 0
+
+    cdef inline int32_t pop(self, int32_t key) noexcept nogil:
+        """Remove and return the last live row with a key; -1 if there is none."""
+        cdef int32_t *last = <int32_t *>self.last.data
+        cdef int32_t row = last[key]
+        if row >= 0:
+            last[key] = (<Row *>self.rows.data)[row].previous
+        return row
+
+    cdef inline void push(self, int32_t number, int32_t key) noexcept nogil:
+        """Let a live row have a key."""
+        cdef int32_t *last = <int32_t *>self.last.data
+        cdef Row *rows = <Row *>self.rows.data
+        cdef int32_t other = last[key]
+        if self.is_unique and other >= 0:
+            # A change of the other row is missing, or changes were delivered again.
+            rows[other].state = GONE if rows[other].before < 0 else DELETED
+            other = rows[other].previous
+        rows[number].own = key
+        rows[number].previous = other
+        rows[number].state = LIVE
+        last[key] = number
+
+    cdef inline int32_t add(self, int32_t own, int32_t before, int64_t change) noexcept nogil:
+        cdef Row *row = &(<Row *>self.rows.data)[self.n]
+        row.own = own
+        row.before = before
+        row.previous = -1
+        row.change = change
+        row.state = DELETED
+        if before >= 0:
+            (<int32_t *>self.origin.data)[before] = self.n
+        self.n += 1
+        return self.n - 1
+
+    cdef inline int32_t returned(self, int32_t key) noexcept nogil:
+        """The row that had a key before all changes, of which a change was delivered again; -1 if there is none."""
+        cdef int32_t number
+        cdef Row *row
+        if not self.is_unique:
+            return -1
+        number = (<int32_t *>self.origin.data)[key]
+        if number < 0:
+            return -1
+        row = &(<Row *>self.rows.data)[number]
+        if row.state == LIVE:
+            self.pop(row.own)
+        return number if row.state != GONE else -1
+
+    def apply(
+        self,
+        const uint8_t[::1] ops,
+        const int32_t[::1] own,
+        const int32_t[::1] removed,
+        int64_t first,
+        int32_t n_keys,
+        find=None,
+    ):
+        """Apply changes, the first of which has the number `first`.
+
+        `own` is the key after each change, `removed` the key of the row that it changes or deletes; both are below
+        `n_keys`. If no row has the key, `find` is called with the number of the change among these; it returns a row
+        that was loaded without a key, or -1.
+
+        Returns a buffer of int32: the row that each change touched.
+        """
+        cdef Py_ssize_t n = ops.shape[0]
+        cdef Py_ssize_t i
+        cdef int32_t number, before
+        cdef uint8_t op
+        cdef Bytes out
+        cdef int32_t *last
+        cdef Row *rows
+        cdef bint is_good = True
+        cdef bint has_others = find is not None
+        memset(&out, 0, sizeof(out))
+        if own.shape[0] != n or removed.shape[0] != n:
+            raise ValueError("each change has two keys")
+        self.reserve(n, n_keys)
+        if grow(&out, 4 * <size_t>n) != OK:
+            raise MemoryError("no memory for the rows of a table")
+        out.size = 4 * <size_t>n
+        try:
+            with nogil:
+                last = <int32_t *>self.last.data
+                rows = <Row *>self.rows.data
+                for i in range(n):
+                    if unlikely(not (0 <= own[i] < n_keys and 0 <= removed[i] < n_keys and ops[i] <= DELETE)):
+                        is_good = False
+                        break
+                for i in range(n if is_good else 0):
+                    if i + AHEAD < n:
+                        prefetch(&last[removed[i + AHEAD]])
+                    if i + AHEAD // 2 < n:
+                        number = last[removed[i + AHEAD // 2]]
+                        if number >= 0:
+                            prefetch(&rows[number])
+                    op = ops[i]
+                    if op == INSERT:
+                        before = -1
+                        if self.is_unique and last[own[i]] >= 0:
+                            # An earlier copy of the row, which was delivered again.
+                            number = self.pop(own[i])
+                            rows[number].state = GONE
+                            before = rows[number].before
+                        number = self.add(own[i], before, first + i)
+                        self.push(number, own[i])
+                    else:
+                        number = last[removed[i]]
+                        if number >= 0 and op == UPDATE and own[i] == removed[i]:
+                            rows[number].change = first + i
+                        else:
+                            number = self.pop(removed[i])
+                            if number < 0:
+                                number = self.returned(removed[i])
+                            if unlikely(number < 0 and has_others):
+                                with gil:
+                                    number = find(i)
+                                    if not -1 <= number < self.n:
+                                        raise IndexError("there is no such row")
+                            if number < 0:
+                                number = self.add(removed[i], removed[i], first + i)
+                            rows[number].change = first + i
+                            if op == DELETE:
+                                rows[number].state = GONE if rows[number].before < 0 else DELETED
+                            else:
+                                self.push(number, own[i])
+                    (<int32_t *>out.data)[i] = number
+            if not is_good:
+                raise IndexError("there is no such key")
+            return hand_over(&out)
+        finally:
+            free_bytes(&out)
+
+    def load(
+        self,
+        const int32_t[::1] own,
+        const int32_t[::1] before,
+        const uint8_t[::1] states,
+        const uint8_t[::1] is_keyed,
+        int32_t n_keys,
+    ):
+        """Add rows. The last change of each has the row's number. Changes find those that are keyed."""
+        cdef Py_ssize_t i
+        cdef int32_t number
+        cdef Py_ssize_t n = own.shape[0]
+        if before.shape[0] != n or states.shape[0] != n or is_keyed.shape[0] != n:
+            raise ValueError("each row has two keys and a state")
+        self.reserve(own.shape[0], n_keys)
+        for i in range(own.shape[0]):
+            if not (0 <= own[i] < n_keys and -1 <= before[i] < n_keys):
+                raise IndexError("there is no such key")
+            number = self.add(own[i], before[i], self.n)
+            if states[i] == LIVE and is_keyed[i]:
+                self.push(number, own[i])
+            else:
+                (<Row *>self.rows.data)[number].state = states[i]
+
+    def is_as_loaded(self, int32_t row):
+        """Whether no change has touched a row since `load`."""
+        if not 0 <= row < self.n:
+            raise IndexError("there is no such row")
+        return (<Row *>self.rows.data)[row].state == LIVE and (<Row *>self.rows.data)[row].change == row
+
+    def mark(self, uint8_t[::1] is_needed):
+        """Mark the last change of each row that is not gone."""
+        cdef const Row *rows = <const Row *>self.rows.data
+        cdef int32_t i
+        for i in range(self.n):
+            if rows[i].state != GONE:
+                if not 0 <= rows[i].change < is_needed.shape[0]:
+                    raise IndexError("there is no such change")
+                is_needed[rows[i].change] = 1
+
+    def move(self, const int64_t[::1] numbers):
+        """Give the marked changes other numbers."""
+        cdef Row *rows = <Row *>self.rows.data
+        cdef int32_t i
+        for i in range(self.n):
+            if 0 <= rows[i].change < numbers.shape[0]:
+                rows[i].change = numbers[rows[i].change]
+
+    def in_order(self, Py_ssize_t n_changes):
+        """A buffer of int32: the rows that are not gone, in the order of their last changes."""
+        cdef const Row *rows = <const Row *>self.rows.data
+        cdef Bytes by_change, out
+        cdef Py_ssize_t i
+        cdef int32_t row
+        memset(&by_change, 0, sizeof(Bytes))
+        memset(&out, 0, sizeof(Bytes))
+        try:
+            if grow(&by_change, 4 * <size_t>n_changes) != OK or grow(&out, 4 * <size_t>self.n) != OK:
+                raise MemoryError("no memory for the rows of a table")
+            memset(by_change.data, 0xFF, 4 * <size_t>n_changes)
+            for i in range(self.n):
+                if rows[i].state != GONE:
+                    if not 0 <= rows[i].change < n_changes:
+                        raise IndexError("there is no such change")
+                    (<int32_t *>by_change.data)[rows[i].change] = <int32_t>i
+            for i in range(n_changes):
+                row = (<int32_t *>by_change.data)[i]
+                if row >= 0:
+                    (<int32_t *>(out.data + out.size))[0] = row
+                    out.size += 4
+            return hand_over(&out)
+        finally:
+            free_bytes(&by_change)
+            free_bytes(&out)
+
+    def columns(self):
+        """Buffers of all rows: own and before (int32), change (int64) and state (uint8)."""
+        cdef Bytes own, before, change, state
+        cdef Row *rows = <Row *>self.rows.data
+        cdef Py_ssize_t i
+        cdef size_t n = <size_t>self.n
+        memset(&own, 0, sizeof(Bytes))
+        memset(&before, 0, sizeof(Bytes))
+        memset(&change, 0, sizeof(Bytes))
+        memset(&state, 0, sizeof(Bytes))
+        try:
+            if (
+                grow(&own, 4 * n) != OK or grow(&before, 4 * n) != OK or grow(&change, 8 * n) != OK
+                or grow(&state, n) != OK
+            ):
+                raise MemoryError("no memory for the rows of a table")
+            own.size = before.size = 4 * n
+            change.size = 8 * n
+            state.size = n
+            with nogil:
+                for i in range(self.n):
+                    (<int32_t *>own.data)[i] = rows[i].own
+                    (<int32_t *>before.data)[i] = rows[i].before
+                    (<int64_t *>change.data)[i] = rows[i].change
+                    state.data[i] = rows[i].state
+            return hand_over(&own), hand_over(&before), hand_over(&change), hand_over(&state)
+        finally:
+            free_bytes(&own)
+            free_bytes(&before)
+            free_bytes(&change)
+            free_bytes(&state)
+
+
+cdef class ValuePlaces:
+    """For each row, the change that has its value of one column, or a negative code."""
+
+    cdef Bytes places
+    cdef Py_ssize_t n
+
+    def __cinit__(self, const int64_t[::1] places):
+        """`places` are those of the rows so far."""
+        cdef Py_ssize_t i
+        memset(&self.places, 0, sizeof(Bytes))
+        self.extend(places.shape[0], -1)
+        for i in range(places.shape[0]):
+            (<int64_t *>self.places.data)[i] = places[i]
+
+    def __dealloc__(self):
+        free_bytes(&self.places)
+
+    cdef int extend(self, Py_ssize_t n, int64_t code) except -1:
+        cdef Py_ssize_t i
+        if n > self.n:
+            if room(&self.places, 8 * <size_t>n) != OK:
+                raise MemoryError("no memory for the rows of a table")
+            for i in range(self.n, n):
+                (<int64_t *>self.places.data)[i] = code
+            self.n = n
+            self.places.size = 8 * <size_t>n
+        return 0
+
+    def apply(
+        self, const uint8_t[::1] ops, const int32_t[::1] rows, const int64_t[::1] untold, int64_t first, Py_ssize_t n
+    ):
+        """Follow changes. `rows` has the row that each touched, `untold` the changes without a value, ascending.
+
+        There are `n` rows then. Those that are new have no value before the changes.
+        """
+        cdef Py_ssize_t i
+        cdef Py_ssize_t at = 0
+        self.extend(n, -1)
+        for i in range(rows.shape[0]):
+            if not 0 <= rows[i] < n:
+                raise IndexError("there is no such row")
+            if at < untold.shape[0] and untold[at] == i:
+                at += 1
+            elif ops[i] != DELETE:
+                (<int64_t *>self.places.data)[rows[i]] = first + i
+
+    def mark(self, const uint8_t[::1] states, uint8_t[::1] is_needed):
+        """Mark the changes with values of rows that are live."""
+        cdef const int64_t *places = <const int64_t *>self.places.data
+        cdef Py_ssize_t i
+        if states.shape[0] < self.n:
+            raise IndexError("each row has a state")
+        for i in range(self.n):
+            if states[i] == LIVE and 0 <= places[i] < is_needed.shape[0]:
+                is_needed[places[i]] = 1
+
+    def move(self, const int64_t[::1] numbers):
+        """Give the marked changes other numbers."""
+        cdef int64_t *places = <int64_t *>self.places.data
+        cdef Py_ssize_t i
+        for i in range(self.n):
+            if 0 <= places[i] < numbers.shape[0]:
+                places[i] = numbers[places[i]]
+
+    def column(self):
+        """A buffer of int64: the places of all rows."""
+        cdef Bytes out
+        cdef Py_ssize_t i
+        memset(&out, 0, sizeof(out))
+        if grow(&out, 8 * <size_t>self.n) != OK:
+            raise MemoryError("no memory for the rows of a table")
+        out.size = 8 * <size_t>self.n
+        for i in range(self.n):
+            (<int64_t *>out.data)[i] = (<int64_t *>self.places.data)[i]
+        return hand_over(&out)
