@@ -349,7 +349,7 @@ class Capture:
         """Copy tables from one snapshot, and return the names of those that were altered since it was made."""
         with contextlib.closing(self._snapshot()) as snapshot:
             tables = self._tables_to_copy(snapshot.tables(), journal, done)
-            altered = snapshot.lock(tables, lambda: None)
+            altered = snapshot.lock(tables, lambda: self._report_lock(snapshot.catalog.pid))
             tables = [table for table in tables if table.full_name not in altered]
             if tables:
                 self._before = self._capture(journal, Target(lsn=snapshot.lsn, is_exact=True), start)
@@ -535,13 +535,17 @@ class Capture:
         return True
 
     def _report_creation(self, catalog: Connection, pid: int, what: str) -> None:
-        """Say what the creation of a slot waits for, each time that it is another transaction."""
+        """Say what the creation of a slot, or a lock, waits for, each time that it is another transaction."""
         with contextlib.suppress(StopRequestedError):
-            waiting = server.creation_wait(catalog, pid)
+            waiting = server.creation_wait(catalog, pid) or server.lock_wait(catalog, pid)
             key = re.sub(r"open for \d+", "", waiting or "")
             if waiting and key not in self._creation_wait:
                 self._creation_wait.add(key)
                 self._on_warning(f"{what}: {waiting}")
+
+    def _report_lock(self, pid: int) -> None:
+        with contextlib.suppress(ServerError), self._catalog_connection() as catalog:
+            self._report_creation(catalog, pid, "the copy")
 
     def _former_publications(self, journal: Journal) -> list[str]:
         """Find the publications of the folder, and refuse to leave one out without a request."""

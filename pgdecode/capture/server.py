@@ -170,12 +170,34 @@ def creation_wait(connection: Connection, pid: int) -> str | None:
         f"WHERE l.pid = {pid} AND l.locktype = 'transactionid' AND NOT l.granted"
     )
     for holder, application, database, seconds, gid, prepared_in in rows:
-        what = f"PID {holder}, application {application or ''!r}" if gid is None else f"prepared transaction {gid!r}"
-        age = "" if seconds is None else f", open for {seconds} s"
-        return f"it waits for older transactions to end; now for {what}, database {database or prepared_in!r}{age}"
+        what = _transaction(holder, application, database or prepared_in, seconds, gid)
+        return f"it waits for older transactions to end; now for {what}"
     if connection.value("SELECT pg_catalog.pg_is_in_recovery()") == "t":
         return "it waits for the primary to log its transactions; SELECT pg_log_standby_snapshot() there does so now"
     return None
+
+
+def lock_wait(connection: Connection, pid: int) -> str | None:
+    """Describe which transactions keep a process of the server from locking a table; None if it is none."""
+    rows = connection.rows(
+        "SELECT l.relation::pg_catalog.regclass, b.pid, a.application_name, pg_catalog.current_database(), "
+        "extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::bigint, x.gid "
+        "FROM pg_catalog.pg_locks l CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(l.pid)) b (pid) "
+        "LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = b.pid "
+        "LEFT JOIN pg_catalog.pg_prepared_xacts x ON b.pid = 0 AND EXISTS (SELECT FROM pg_catalog.pg_locks h "
+        "JOIN pg_catalog.pg_locks own ON own.virtualtransaction = h.virtualtransaction AND own.pid IS NULL "
+        "WHERE h.relation = l.relation AND h.pid IS NULL AND own.transactionid = x.transaction) "
+        f"WHERE l.pid = {pid} AND l.locktype = 'relation' AND NOT l.granted"
+    )
+    return f"it waits to lock table {rows[0][0]}, for {_transaction(*rows[0][1:])}" if rows else None
+
+
+def _transaction(
+    pid: str | None, application: str | None, database: str | None, seconds: str | None, gid: str | None
+) -> str:
+    what = f"PID {pid}, application {application or ''!r}" if gid is None else f"prepared transaction {gid!r}"
+    age = "" if seconds is None else f", open for {seconds} s"
+    return f"{what}, database {database!r}{age}"
 
 
 def create_slot(

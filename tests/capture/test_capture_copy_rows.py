@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Database
 
 import pgdecode
-from pgdecode.capture import RequestError, StoppedError
+from pgdecode.capture import Capture, RequestError, StoppedError
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, table_rows
 from pgdecode.capture.options import quoted_text, session_settings
 from servers.connection import ServerError
@@ -466,6 +468,36 @@ def test_a_table_that_is_locked_cannot_be_altered(database: Database) -> None:
         # A table has no other locks, of its indexes for example, before and after its rows are read.
         assert list(TableRows(found, found.tables()[0])) == []
         assert database.execute(locks) == [["1"]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_prepared", [False, True], ids=["open", "prepared"])
+def test_a_copy_says_which_transaction_keeps_it_from_locking_a_table(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_prepared: bool
+) -> None:
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    locked, said = Snapshot.lock, []
+
+    def lock(self: Snapshot, *arguments: Any) -> list[str]:
+        # The creation of the slot waits for transactions that have the lock before.
+        database.execute("BEGIN; LOCK TABLE t")
+        if is_prepared:
+            database.execute("PREPARE TRANSACTION 'held'")
+        return locked(self, *arguments)
+
+    def warn(text: str) -> None:
+        said.append(text)
+        if "to lock" in text:
+            database.execute("COMMIT PREPARED 'held'" if is_prepared else "COMMIT")
+
+    monkeypatch.setattr(Snapshot, "lock", lock)
+    made = Capture(
+        database.dsn, tmp_path, slot=database.slot, publication="p", create_slot=True, copy=True, on_warning=warn
+    )
+    assert [item.rows for item in made.run(until="now").copies] == [1]
+    holder = "prepared transaction 'held', database" if is_prepared else r"PID \d+, application '', database"
+    waited = f"^the copy: it waits to lock table public.t, for {holder} '{database.name}', open for"
+    assert any(re.search(waited, text) for text in said), said
 
 
 def test_tables_whose_rows_the_role_may_not_read_are_refused_with_the_reason(database: Database) -> None:
