@@ -28,11 +28,11 @@ from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, se
 from pgdecode.capture.receiver import Receiver
 from pgdecode.capture.recorder import CaptureResult, CopyProgress, FileRules, Recorder, Target
 from pgdecode.capture.retention import Retention, delete_old
-from pgdecode.files.file_metadata import UserType
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.protocol.messages import Relation
 from pgdecode.storage.object_path import local_path
 from pgdecode.types.encodings import CODECS, SQL_ASCII, encoding_name
+from pgdecode.types.user_types import UserType
 
 # Bytes of messages that may wait for the writer. Other buffers have their own limits.
 QUEUE_BYTES = 32 * 2**20

@@ -25,6 +25,7 @@ from pgdecode.protocol.options import Shape, options_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.options import DecoderKeywords, Options, with_options
 from pgdecode.storage.object_path import local_path
+from pgdecode.types.user_types import DescribedTypes, UserType
 
 _Name = TypeVar("_Name", bound=str | int)
 _LIMITS = Limits()
@@ -148,7 +149,7 @@ class ChangeDecoder:
         self._state = State()
         self._saved_counts = PayloadCounts()
         self._position, self._skipped = self._engine.state.position, self.skipped
-        self._types = options.get("types")
+        self._types = DescribedTypes.of(options.get("types"))
 
     @classmethod
     def load(cls, folder: str | Path, *, types: Mapping[str | int, str] | None = None, **options: Any) -> ChangeDecoder:
@@ -159,7 +160,8 @@ class ChangeDecoder:
         folder : path
             The folder of the data set.
         types : mapping, optional
-            As above. They take precedence over the types in the footers of the payload files so far.
+            As above. They take precedence over the types in the footers of the payload files so far. Those of
+            `read_capture` are added to them.
         **options
             Other options of `ChangeDecoder`, except `state` and `catalog`. Those that change rows must be the same as
             before.
@@ -185,15 +187,15 @@ class ChangeDecoder:
         path = local_path(folder, "the folder of a data set")
         target = LocalFolder(path)
         last = target.manifests()[-1]
-        check_options(path, last, (), cls(types=types, **options)._in_manifest)
+        given = DescribedTypes.of(types)
+        check_options(path, last, (), cls(types=given, **options)._in_manifest)
         state = target.state(last)
         if state.replication is None:
             raise RunFault(f"{path}: has no state of changes: it was decoded to {', '.join(last.what)}")
-        known = {key: text for oid, name, text in state.user_types for key in (oid, name)}
-        decoder = cls(types={**known, **(types or {})} or None, **options)
+        decoder = cls(types=given.after(UserType(*item) for item in state.user_types) or None, **options)
         spill = options.get("spill")
         decoder._engine.begin(replication_of(state, None if spill is None else Path(spill)), None)
-        decoder._last, decoder._state, decoder._types = last, state, types
+        decoder._last, decoder._state = last, state
         decoder._position, decoder._skipped = decoder._engine.state.position, decoder.skipped
         return decoder
 
@@ -240,7 +242,8 @@ class ChangeDecoder:
                 last_lsn=replication.last_lsn,
                 renames=renames_since(replication, engine.options.renames, self._position),
             )
-            state = replace(self._state, files=files, is_counted=is_counted)
+            types = [(item.oid, item.name, item.declaration) for item in self._types.user_types]
+            state = replace(self._state, files=files, is_counted=is_counted, user_types=types)
             self._state = with_replication(state, replication, run.files.payload_path())
             self._last = run.commit(manifest, self._state)
             self._position, self._skipped = replication.position, self.skipped
@@ -250,7 +253,7 @@ class ChangeDecoder:
     @property
     def _in_manifest(self) -> dict[str, Any]:
         """The options that change rows."""
-        return options_of(replace(self._engine.options, types=self._types))
+        return options_of(replace(self._engine.options, types=self._types.given))
 
     @property
     def state(self) -> dict[str, Any]:

@@ -10,22 +10,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pgdecode.files.file_metadata import (
-    Gap,
-    accepted_gaps,
-    catalog_of,
-    encoding_of,
-    notes_of,
-    overridden,
-    source_of,
-    user_types_of,
-)
+from pgdecode.files.file_metadata import Gap, accepted_gaps, catalog_of, encoding_of, notes_of, source_of, user_types_of
 from pgdecode.files.ordered_files import OrderedFiles, open_ordered
 from pgdecode.files.payload_file import BATCH_ROWS
 from pgdecode.files.payload_files import find_files
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import Location, ObjectPath, file_path
+from pgdecode.types.user_types import DescribedTypes
 
 PAYLOAD = "data"
 
@@ -44,7 +36,7 @@ class CaptureFacts:
     def options(self) -> dict[str, Any]:
         """`types=`, `catalog=` and `encoding=` of the functions that decode the payloads."""
         catalog = self.relations if len(self.relations) else None
-        return {"types": dict(self.types) or None, "catalog": catalog, "encoding": self.encoding}
+        return {"types": self.types or None, "catalog": catalog, "encoding": self.encoding}
 
 
 class CapturedBatch(NamedTuple):
@@ -189,7 +181,7 @@ def read_capture(
     gaps = accepted_gaps(files, accept_gap=accept_gap)
     catalog = catalog_of(files) or RelationCatalog()
     return CapturedPayloads(
-        overridden(user_types_of(files), types),
+        DescribedTypes(user_types_of(files), types),
         before_payloads(catalog) if ordered.position is None else catalog,
         encoding_of(files, "UTF8"),
         tuple(gaps),

@@ -18,7 +18,7 @@ from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.changes.table_rows import Table, TableBuilder, TableOutput
 from pgdecode.changes.table_snapshot import SnapshotRows, last_named
-from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
+from pgdecode.files.file_metadata import catalog_of, encoding_of, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
 from pgdecode.net.net_changes import NetChanges
@@ -33,6 +33,7 @@ from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.rows.options import Options
 from pgdecode.storage.errors import PathError
+from pgdecode.types.user_types import UserType, overridden
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,7 +22,7 @@ from pgdecode.relations.relation_version import used_from
 from pgdecode.storage.object_path import FilePath, relative_name
 from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
 from pgdecode.types.encodings import SQL_ASCII, encoding_name
-from pgdecode.types.type_parser import BY_OID, declared
+from pgdecode.types.user_types import UserType, from_json, merged, overridden, readable
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
@@ -36,91 +34,6 @@ USED = "used"
 
 # The footer of a `PayloadFile` has been read.
 FileWithFooter = FilePath | PayloadFile
-
-
-@dataclass(frozen=True)
-class UserType:
-    """A type of a database.
-
-    Attributes
-    ----------
-    oid : int
-    name : str
-        "schema.type", as in the stream. After `BY_OID`, columns find the type by its OID only.
-    declaration : str
-        The type, as a value of `types=`: "enum", "numeric(12,2)", "(x int4, y 16400)", "range(float8)".
-    """
-
-    oid: int
-    name: str
-    declaration: str
-
-    @property
-    def key(self) -> str:
-        """The name as a key of `types=`."""
-        return self.name.removeprefix(BY_OID)
-
-
-def by_oid(oid: int, name: str, declaration: str) -> UserType:
-    """Make a type that columns find by its OID only: another type may have had its name before, or get it later."""
-    return UserType(oid, BY_OID + name, declaration)
-
-
-def referred(item: UserType) -> set[int]:
-    """Return the numbers in a declaration, which include the OIDs of the types that it refers to."""
-    return {int(number) for number in re.findall(r"\b\d+\b", item.declaration)}
-
-
-def readable(types: Iterable[UserType]) -> tuple[UserType, ...]:
-    """Leave out types whose declaration, or one that it uses, pgdecode cannot parse. They remain unknown types."""
-    left = tuple(types)
-    while True:
-        known = {key: item.declaration for item in left for key in (item.oid, item.name)}
-        kept = tuple(item for item in left if _is_readable(item.declaration, known))
-        if len(kept) == len(left):
-            return kept
-        left = kept
-
-
-def _is_readable(declaration: str, known: Mapping[str | int, str]) -> bool:
-    try:
-        declared(declaration, known)
-    except ValueError:
-        return False
-    return True
-
-
-def to_json(types: Iterable[UserType]) -> str:
-    """Write types as JSON."""
-    return json.dumps([[item.oid, item.name, item.declaration] for item in types])
-
-
-def from_json(text: str | bytes) -> tuple[UserType, ...]:
-    """Read types that `to_json` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the JSON is not a list of types.
-    """
-    plain: Any = load_json(text)
-    try:
-        types = tuple(UserType(int(oid), str(name), str(declaration)) for oid, name, declaration in plain)
-    except (TypeError, ValueError) as error:
-        raise ValueError("the JSON is not a list of types") from error
-    return readable(types)
-
-
-def overridden(types: Iterable[UserType], given: Mapping[str | int, str] | None) -> dict[str | int, str]:
-    """Convert types to a value of `types=`. The caller's types, by name or OID, take precedence."""
-    chosen = dict(given or {})
-    declarations: dict[str | int, str] = {}
-    for item in types:
-        declaration = chosen.get(item.oid, chosen.get(item.key, item.declaration))
-        # The Type message of a domain has the domain's OID but the name of its base type. Arrays are found by their
-        # element type. So both the OID and the name are keys.
-        declarations[item.oid] = declarations[item.name] = declaration
-    return {**declarations, **chosen}
 
 
 def types_of(
@@ -163,37 +76,6 @@ def user_types_of(files: Iterable[FileWithFooter], before: Iterable[UserType] = 
         except ValueError as error:
             raise FileFault(f"types in the footers of the files: {error}") from error
     return readable(merged(versions))
-
-
-def merged(versions: Iterable[UserType]) -> tuple[UserType, ...]:
-    """Take the last description of each type. A composite type that has changed is text.
-
-    Values do not tell which attributes they have: a dropped attribute may have had the type of one that was added.
-    """
-    by_type: dict[int, dict[str, UserType]] = {}
-    for item in versions:
-        # The last description moves to the end.
-        described = by_type.setdefault(item.oid, {})
-        described.pop(item.declaration, None)
-        described[item.declaration] = item
-    found = {oid: [*described.values()] for oid, described in by_type.items()}
-    known = {key: items[-1].declaration for items in found.values() for key in (items[-1].oid, items[-1].name)}
-    known |= {items[-1].key: items[-1].declaration for items in found.values()}
-    return tuple(
-        replace(items[-1], declaration="record") if _is_altered(items, known) else items[-1] for items in found.values()
-    )
-
-
-def _is_altered(items: Sequence[UserType], known: Mapping[str | int, str]) -> bool:
-    """Whether the descriptions of a type are of different composites."""
-    if len(items) == 1 or not all(item.declaration.startswith("(") for item in items):
-        return any(item.declaration == "record" for item in items)
-    try:
-        # Files of earlier versions of pgdecode name types that others refer to by OID.
-        first, *others = [declared(item.declaration, known) for item in items]
-    except ValueError:
-        return True
-    return any(other != first for other in others)
 
 
 def source_of(files: Iterable[FileWithFooter]) -> dict[str, Any] | None:

@@ -16,8 +16,8 @@ from pgdecode.datasets.input_selection import Selection, check_no_gap
 from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.state import InputFile
 from pgdecode.datasets.target import target_at
-from pgdecode.files.file_metadata import UserType, overridden
 from pgdecode.storage.object_path import local_path
+from pgdecode.types.user_types import DescribedTypes, UserType
 
 State = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -88,4 +88,4 @@ def with_types(before: StateBefore | None, given: Mapping[str | int, str] | None
     """Add the types from the footers of earlier payload files. The caller's types take precedence."""
     if before is None:
         return given
-    return overridden((UserType(*item) for item in before.stored.user_types), given) or None
+    return DescribedTypes.of(given).after(UserType(*item) for item in before.stored.user_types) or None

@@ -18,7 +18,7 @@ from pgdecode.changes.stored_state import replication_of
 from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.run import Run
 from pgdecode.datasets.target import target_at
-from pgdecode.files.file_metadata import UserType, catalog_of, encoding_of, overridden, user_types_of
+from pgdecode.files.file_metadata import catalog_of, encoding_of, user_types_of
 from pgdecode.files.ordered_files import OrderedFiles, OrderFault, interruptions, session_text
 from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
@@ -29,6 +29,7 @@ from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.options import DEFAULTS, FileKeywords, Options, with_options
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, is_object
+from pgdecode.types.user_types import UserType, overridden
 from spark_udfs.dataframes.kept_changes import add_kept
 from spark_udfs.jobs import file_route
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob

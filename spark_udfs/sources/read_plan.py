@@ -14,11 +14,12 @@ from pyspark.sql.types import StructType
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.envelope.schema import envelope_schema
 from pgdecode.files.change_reader import TableError
-from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, source_of, user_types_of
+from pgdecode.files.file_metadata import accepted_gaps, catalog_of, source_of, user_types_of
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.partitions.source_index import SourceIndex, unused_versions
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.storage.errors import PathError
+from pgdecode.types.user_types import UserType
 from spark_udfs.dataframes.changes import tables_of
 from spark_udfs.dataframes.outputs import ChangeOutput, Output, TableOutput
 from spark_udfs.dataframes.partition_worker import PackedIndex

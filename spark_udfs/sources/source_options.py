@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from pgdecode import RelationCatalog
-from pgdecode.files.file_metadata import UserType, encoding_of, overridden
+from pgdecode.files.file_metadata import encoding_of
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.jobs.decode_run import CHANGES, MESSAGES
 from pgdecode.protocol.errors import unknown_names
@@ -16,6 +16,7 @@ from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import MAX_VALUE_BYTES, Unwrap, check_option, limits_with, stream_option
 from pgdecode.rows.options import OF_TABLES, Options, TableFrameKeywords
 from pgdecode.storage.errors import PathError
+from pgdecode.types.user_types import UserType, overridden
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from spark_udfs.runtime.storage import is_path
 from spark_udfs.schema.years import any_year

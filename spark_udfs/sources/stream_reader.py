@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pgdecode.files.file_metadata import UserType
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.types.user_types import UserType
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.runtime.worker import WorkerFunction
 from spark_udfs.sources.decoded_schema import arrow_schema

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pgdecode.files.file_metadata import UserType, accepted_gaps, catalog_of, source_of, user_types_of
+from pgdecode.files.file_metadata import accepted_gaps, catalog_of, source_of, user_types_of
+from pgdecode.types.user_types import UserType
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.sources.payload_folder import FilesChanged, PayloadFolder, PositionedFile
 from spark_udfs.sources.sequence_index import SequenceIndex

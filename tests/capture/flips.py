@@ -19,7 +19,8 @@ import pyarrow as pa
 from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import SCHEMA
 from pgdecode.cli.main import main as pgdecode
-from pgdecode.files.file_metadata import TYPES_KEY, UserType, to_json
+from pgdecode.files.file_metadata import TYPES_KEY
+from pgdecode.types.user_types import UserType, to_json
 from support.captured_files import GAP, ORIGIN, transaction
 
 COMMANDS = (

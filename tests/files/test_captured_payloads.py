@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -107,3 +108,36 @@ def test_other_files_are_read_too_and_say_nothing(tmp_path: Path) -> None:
         pgdecode.read_capture(tmp_path)
     with pytest.raises(PathError, match="no path"):
         pgdecode.read_capture([])
+
+
+def test_a_decoder_that_continues_knows_the_types_of_all_files(tmp_path: Path) -> None:
+    first, second = sorted(BINARY.glob("*.parquet"))
+    footer = pq.read_table(first)
+    [status, price] = json.loads(footer.schema.metadata[b"pgdecode.types"])
+    tables = {}
+    for name, path, types in (("1", first, [status, price]), ("2", second, [price])):
+        rows = pq.read_table(path)
+        metadata = {**rows.schema.metadata, b"pgdecode.types": json.dumps(types)}
+        pq.write_table(rows.replace_schema_metadata(metadata), tmp_path / f"{name}.parquet")
+        capture = pgdecode.read_capture(tmp_path / f"{name}.parquet")
+        tables[name] = capture
+    decoder = pgdecode.ChangeDecoder(types=tables["1"].types)
+    decoder.decode(tables["1"].payloads, tables["1"].positions)
+    decoder.save(tmp_path / "state")
+    # A file's footer has the types that the file uses, so they are not the same in each.
+    decoder = pgdecode.ChangeDecoder.load(tmp_path / "state", types=tables["2"].types)
+    orders = decoder.table(tables["2"].payloads, "public.orders", tables["2"].positions)
+    assert "cancelled" in orders["status"].to_pylist()
+    decoder.save(tmp_path / "state")
+    with pytest.raises(RunError, match="was written with types null"):
+        pgdecode.ChangeDecoder.load(tmp_path / "state", types={"public.price": "text"})
+
+
+def test_types_of_the_caller_take_precedence_when_a_decoder_continues(tmp_path: Path) -> None:
+    capture = pgdecode.read_capture(BINARY, types={"public.price": "numeric(14,4)"})
+    decoder = pgdecode.ChangeDecoder(**capture.options)
+    decoder.decode(capture.payloads[:22], capture.positions[:22])
+    decoder.save(tmp_path / "state")
+    decoder = pgdecode.ChangeDecoder.load(tmp_path / "state", types={"public.price": "numeric(14,4)"})
+    products = decoder.table(capture.payloads[22:], "public.products", capture.positions[22:])
+    assert products.schema.field("price").type == pa.decimal128(14, 4)

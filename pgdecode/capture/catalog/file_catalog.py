@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pgdecode.capture.undecided import SessionState
-from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, UserType, merged, referred, to_json
+from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY
 from pgdecode.protocol.messages import Relation
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
+from pgdecode.types.user_types import UserType, merged, referred, to_json
 
 
 class CatalogContents(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Collection
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.options import quoted_name, quoted_text
-from pgdecode.files.file_metadata import UserType, by_oid, readable, referred
 from pgdecode.types.pgtypes import FIRST_GENERATED_OID, MONEY_ARRAY_OID, MONEY_OID
 from pgdecode.types.type_parser import EXTENSIONS
+from pgdecode.types.user_types import UserType, by_oid, readable, referred
 
 # Types in the declaration of another type: by OID, unless the OID is the same on every server. A name may change.
 _REFERENCE = f"""CASE WHEN {{oid}} >= {FIRST_GENERATED_OID} OR {{oid}} IN ({MONEY_OID}, {MONEY_ARRAY_OID})
