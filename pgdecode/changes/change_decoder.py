@@ -152,7 +152,14 @@ class ChangeDecoder:
         self._types = DescribedTypes.of(options.get("types"))
 
     @classmethod
-    def load(cls, folder: str | Path, *, types: Mapping[str | int, str] | None = None, **options: Any) -> ChangeDecoder:
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        types: Mapping[str | int, str] | None = None,
+        catalog: RelationCatalog | None = None,
+        **options: Any,
+    ) -> ChangeDecoder:
         """Make a decoder that continues a data set, which `save`, the command line or Spark has written.
 
         Parameters
@@ -162,9 +169,11 @@ class ChangeDecoder:
         types : mapping, optional
             As above. They take precedence over the types in the footers of the payload files so far. Those of
             `read_capture` are added to them.
+        catalog : RelationCatalog, optional
+            That of `read_capture` for the next files. The relations are part of the data set; what the server's catalog
+            tells of them is added.
         **options
-            Other options of `ChangeDecoder`, except `state` and `catalog`. Those that change rows must be the same as
-            before.
+            Other options of `ChangeDecoder`, except `state`. Those that change rows must be the same as before.
 
         Raises
         ------
@@ -181,9 +190,8 @@ class ChangeDecoder:
         Payloads of an undecided transaction stay in the folder until the transaction ends. So the folder must not be
         removed before. When the transaction ends, they are in memory, or with `spill` in a file that is mapped.
         """
-        wrong = sorted({"state", "catalog"} & set(options))
-        if wrong:
-            raise TypeError(f"{wrong[0]} is part of the data set that is continued")
+        if "state" in options:
+            raise TypeError("state is part of the data set that is continued")
         path = local_path(folder, "the folder of a data set")
         target = LocalFolder(path)
         last = target.manifests()[-1]
@@ -194,7 +202,7 @@ class ChangeDecoder:
             raise RunFault(f"{path}: has no state of changes: it was decoded to {', '.join(last.what)}")
         decoder = cls(types=given.after(UserType(*item) for item in state.user_types) or None, **options)
         spill = options.get("spill")
-        decoder._engine.begin(replication_of(state, None if spill is None else Path(spill)), None)
+        decoder._engine.begin(replication_of(state, None if spill is None else Path(spill)), catalog)
         decoder._last, decoder._state = last, state
         decoder._position, decoder._skipped = decoder._engine.state.position, decoder.skipped
         return decoder

@@ -35,8 +35,7 @@ class CaptureFacts:
     @property
     def options(self) -> dict[str, Any]:
         """`types=`, `catalog=` and `encoding=` of the functions that decode the payloads."""
-        catalog = self.relations if len(self.relations) else None
-        return {"types": self.types or None, "catalog": catalog, "encoding": self.encoding}
+        return {"types": self.types or None, "catalog": self.relations or None, "encoding": self.encoding}
 
 
 class CapturedBatch(NamedTuple):
@@ -66,7 +65,8 @@ class CapturedPayloads(CaptureFacts):
     types : mapping of OID or "schema.type" to a PostgreSQL type's name
         The user-defined types, for `types=`.
     relations : RelationCatalog
-        The relations that were described before the first payload, for `catalog=`.
+        The relations that were described before the first payload, and what the server's catalog tells of all, for
+        `catalog=`.
     encoding : str
         client_encoding of the session that captured the files.
     gaps : tuple

@@ -121,11 +121,11 @@ def test_a_decoder_that_continues_knows_the_types_of_all_files(tmp_path: Path) -
         pq.write_table(rows.replace_schema_metadata(metadata), tmp_path / f"{name}.parquet")
         capture = pgdecode.read_capture(tmp_path / f"{name}.parquet")
         tables[name] = capture
-    decoder = pgdecode.ChangeDecoder(types=tables["1"].types)
+    decoder = pgdecode.ChangeDecoder(**tables["1"].options)
     decoder.decode(tables["1"].payloads, tables["1"].positions)
     decoder.save(tmp_path / "state")
     # A file's footer has the types that the file uses, so they are not the same in each.
-    decoder = pgdecode.ChangeDecoder.load(tmp_path / "state", types=tables["2"].types)
+    decoder = pgdecode.ChangeDecoder.load(tmp_path / "state", **tables["2"].options)
     orders = decoder.table(tables["2"].payloads, "public.orders", tables["2"].positions)
     assert "cancelled" in orders["status"].to_pylist()
     decoder.save(tmp_path / "state")
