@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import RequestError, StoppedError
@@ -27,11 +30,13 @@ SCHEMA = (
     "ALTER TABLE products REPLICA IDENTITY FULL",
     f"CREATE PUBLICATION {PUBLICATION} FOR TABLE customers, products, orders",
 )
-# Each is a transaction.
-DAY = (
+# Rows from before the capture. Each statement is a transaction.
+BEFORE = (
     "INSERT INTO customers VALUES (1, 'Ada', 'London', '2026-01-05'), (2, 'Grace', 'New York', '2026-02-11'), "
     "(3, 'Edsger', 'Austin', '2026-03-20')",
     "INSERT INTO products VALUES (1, 'Notebook', 4.50, 100), (2, 'Fountain pen', 89.00, 12), (3, 'Ink', 12.30, 40)",
+)
+DAY = (
     "INSERT INTO orders VALUES (1, 1, 2, 1, 'new', '2026-04-01 09:12:03+00'); "
     "UPDATE products SET stock = stock - 1 WHERE id = 2",
     "UPDATE orders SET status = 'paid' WHERE id = 1",
@@ -43,6 +48,8 @@ DAY = (
     "DELETE FROM orders WHERE id = 3",
     "UPDATE products SET price = 95.00 WHERE id = 2",
 )
+# The ends of timestamps in JSON: the server's, and those of pgdecode.
+_ZERO = re.compile(r"(\.000000Z|\+00:00)$")
 # The capture must not contain a rolled-back change.
 ROLLED_BACK = "DELETE FROM customers"
 
@@ -120,13 +127,26 @@ def _user() -> str | None:
 
 
 def open_shop(dsn: str) -> None:
-    """Create the shop's tables and their publication."""
-    _execute(dsn, SCHEMA)
+    """Create the shop's tables, with rows, and their publication."""
+    _execute(dsn, (*SCHEMA, *BEFORE))
 
 
 def run_shop(dsn: str) -> None:
     """Run one day of the shop's transactions."""
     _execute(dsn, (*DAY, f"BEGIN; {ROLLED_BACK}; ROLLBACK"))
+
+
+def table_rows(dsn: str, table: str) -> list[dict[str, str | None]]:
+    """Read the rows that a table has on the server, by id, with values as text."""
+    settings = {"search_path": "public", "timezone": "UTC"}
+    with contextlib.closing(Connection(dsn, settings=settings)) as connection:
+        found = connection.value(f"SELECT json_agg(t ORDER BY id) FROM {table} t")
+    return [as_text(row) for row in json.loads(found, parse_float=str)]
+
+
+def as_text(row: dict[str, Any]) -> dict[str, str | None]:
+    """Write the values of a JSON object as text, and timestamps in one of their forms."""
+    return {name: None if value is None else _ZERO.sub("Z", str(value)) for name, value in row.items()}
 
 
 def _execute(dsn: str, statements: tuple[str, ...]) -> None:

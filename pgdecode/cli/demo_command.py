@@ -7,22 +7,20 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
-import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from pgdecode import snapshot
+from pgdecode import ChangeDecoder, read_capture, snapshot
 from pgdecode.capture import Capture, CaptureError, RequestError, demo
-from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.cli import parameters
 from pgdecode.cli.tables import print_table
 from pgdecode.cli.terminal import counted, table_console
 from pgdecode.files.change_text import change_lines, table_lines
 from pgdecode.files.envelope_text import printable
-from pgdecode.files.file_metadata import types_of
 from pgdecode.storage.errors import PathError
 
 _STOPPED = 3
@@ -31,26 +29,28 @@ _STOPPED = 3
 @click.command("demo", short_help="Start a server, capture a small shop, show its tables and changes.")
 @click.argument("out", type=parameters.path, metavar="[OUT]", required=False)
 def demo_command(out: Path | None) -> int:
-    """Show all steps: a live server, captured files, changes and tables.
+    """Show all steps: a live server, copied tables, captured changes, and the tables after them.
 
-    Starts an embedded PostgreSQL (pip install 'pgdecode[demo]'), runs a small shop on it, captures the messages of its
-    slot, decodes them, and prints the changes and the tables after them. Nothing remains except OUT, the folder of
-    captured files, if it is given.
+    Starts an embedded PostgreSQL (pip install 'pgdecode[demo]') with a small shop, copies the rows of its tables,
+    captures a day of changes, decodes the files, and compares the tables with those of the server. Nothing remains
+    except OUT, the folder of captured files, if it is given.
     """
     console = table_console()
     try:
         with _folder(out) as folder, demo.server() as dsn:
-            console.print("A server runs. Its shop opens: [bold]customers, products, orders[/bold].")
+            console.print("A server runs, with the tables of a shop: [bold]customers, products, orders[/bold].")
             demo.open_shop(dsn)
-            capture = Capture(dsn, folder, slot=demo.SLOT, publication=demo.PUBLICATION, create_slot=True)
-            capture.run(until="now")
+            new = partial(Capture, dsn, folder, slot=demo.SLOT, publication=demo.PUBLICATION)
+            new(create_slot=True, copy=True).run(until="now")
+            console.print("Their rows were copied to files, as [bold]pgdecode capture --copy[/bold] does.")
             demo.run_shop(dsn)
-            result = Capture(dsn, folder, slot=demo.SLOT, publication=demo.PUBLICATION).run(until="now")
+            result = new().run(until="now")
             console.print(
-                f"Captured {counted(result.messages, 'message')} in {counted(result.files, 'file')}, as "
-                "[bold]pgdecode capture[/bold] does:"
+                f"Then the shop was open for a day: captured {counted(result.messages, 'message')} in "
+                f"{counted(result.files, 'file')}."
             )
-            show(console, folder)
+            if not show(console, folder, dsn):
+                return 1
             if out is not None:
                 console.print(f"The files are in {printable(str(out))}. Next steps:")
                 console.print(f"  pgdecode inspect {printable(str(out))}", markup=False)
@@ -74,25 +74,23 @@ def _folder(out: Path | None) -> Iterator[Path]:
         yield Path(place, "raw")
 
 
-def show(console: Console, folder: Path) -> None:
-    """Print the files, the changes, and the tables."""
-    paths = sorted(folder.glob("*.parquet"))
-    types = types_of(paths)
-    raw = pa.concat_tables([pq.read_table(path) for path in paths])
-    for path in paths:
+def show(console: Console, folder: Path, dsn: str) -> bool:
+    """Print the files, the changes and the tables, and whether these are those of the server."""
+    for path in sorted(folder.glob("*.parquet")):
         console.print(f"  {path.name}: {counted(pq.read_metadata(path).num_rows, 'message')}")
-    changes = ChangeDecoder(types=types).decode(raw["data"], raw["seq"])
+    raw = read_capture(folder)
+    changes = ChangeDecoder(**raw.options).decode(raw.payloads, raw.positions)
     console.print()
-    print_table(
-        console,
-        "changes",
-        [json.loads(line) for line in change_lines(changes).to_pylist()],
-        "The changes, by transaction (xid)",
-    )
+    lines = change_lines(changes).to_pylist()
+    print_table(console, "changes", [*map(json.loads, lines)], "The changes, by transaction (xid); 0 is the copy")
+    is_equal = True
     for name in demo.TABLES:
-        rows = snapshot(raw["data"], name, raw["seq"], types=types).sort_by("id")
+        rows = snapshot(raw.payloads, name, raw.positions, **raw.options).sort_by("id")
         rows = rows.select([column for column in rows.schema.names if not column.startswith("_")])
+        objects = [json.loads(line) for batch in rows.to_batches() for line in table_lines(batch).to_pylist()]
+        same = [*map(demo.as_text, objects)] == demo.table_rows(dsn, name)
+        is_equal = is_equal and same
         console.print()
-        lines = (line for batch in rows.to_batches() for line in table_lines(batch).to_pylist())
-        print_table(console, "table", [json.loads(line) for line in lines], f"{name} after them")
+        print_table(console, "table", objects, f"{name} after them: {'equal to' if same else 'NOT'} the server's")
     console.print()
+    return is_equal

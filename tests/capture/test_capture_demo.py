@@ -20,6 +20,8 @@ def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path, monkeypa
     out = tmp_path / "raw"
     done = subprocess.run([sys.executable, "-m", "pgdecode", "demo", str(out)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    for name in demo.TABLES:
+        assert f"{name} after them: equal to the server's" in done.stdout
     for text in ("The changes", "stock 12 → 11", "null", "Cambridge", "cancelled", "95.00", "ada@example.org"):
         assert text in done.stdout
     # Rolled-back changes are not in the result.

@@ -179,9 +179,9 @@ def test_the_commands_of_capture_run(clone: Path) -> None:
         done = run(line)
         assert done.returncode == 0, done.stderr
         demo.run_shop(dsn)
-        done = run(line.replace(" --create-slot", ""))
+        done = run(line.replace(" --create-slot --copy", ""))
         assert done.returncode == 0, done.stderr
     decoder = pgdecode.ChangeDecoder()
     files = [pq.read_table(path) for path in sorted(Path("raw").glob("*.parquet"))]
     operations = [item for file in files for item in decoder.decode(file["data"], file["seq"])["op"].to_pylist()]
-    assert Counter(operations) == {"insert": 9, "update": 6, "delete": 1}  # demo.DAY
+    assert Counter(operations) == {"truncate": 3, "insert": 9, "update": 6, "delete": 1}  # demo.BEFORE and DAY
