@@ -140,7 +140,7 @@ def table_rows(dsn: str, table: str) -> list[dict[str, str | None]]:
     """Read the rows that a table has on the server, by id, with values as text."""
     settings = {"search_path": "public", "timezone": "UTC"}
     with contextlib.closing(Connection(dsn, settings=settings)) as connection:
-        found = connection.value(f"SELECT json_agg(t ORDER BY id) FROM {table} t")
+        found = connection.value(f"SELECT json_agg(t ORDER BY id) FROM {table} t") or "[]"
     return [as_text(row) for row in json.loads(found, parse_float=str)]
 
 
