@@ -21,7 +21,7 @@ TYPES: dict[str | int, str] = {CITEXT: "text"}
 def begun(columns: str, identity: str = "d", types: list[int] | None = None) -> Slot:
     slot = Slot()
     slot.begin(700)
-    slot.relation(T, columns, identity=identity, types=types or [])  # type: ignore[arg-type]
+    slot.relation(T, columns, identity=identity, types=types or [])
     return slot
 
 

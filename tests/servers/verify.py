@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import Iterable
 from typing import Any
 
 import pgdecode
-from pgdecode import ChangeDecoder
+from pgdecode import ChangeDecoder, RelationCatalog
 from servers import tables
 from servers.reading import Message, Mode, Slots
 from servers.scenario import Scenario
 from support import compare
 from support.change_rows import changes_of
+from support.net_batches import known_key, random_cuts
 from support.oracles import reference, reference_changes, replay, testdecoding
+from support.oracles.net_fold import applied
 from support.oracles.reference_changes import Change
+from support.oracles.replay import Row
 
 EPOCH_SQL = "(extract(epoch FROM pg_xact_commit_timestamp('{xid}'::xid)) * 1000000)::bigint"
 
@@ -113,6 +117,7 @@ def problems(account: Account, mode: Mode, messages: list[Message], text_twin: l
     rows = replay.replay(committed, keys, names=account.names)
     unreadable = account.unreadable
     found += replay.differences(rows, account.state, tables=unreadable)[0]
+    found += wrong_net_changes(account, messages, committed)
     return found
 
 
@@ -231,3 +236,42 @@ def wrong_xids(messages: list[Message], changes: list[Change]) -> list[str]:
         for change in changes
         if (xid := messages[change["position"]].xid) not in (None, change["xid"])
     ]
+
+
+def wrong_net_changes(account: Account, messages: list[Message], committed: list[Change]) -> list[str]:
+    """Differences between the server's tables and those that net changes leave, in batches that are cut anywhere."""
+    payloads = [message.payload for message in messages]
+    rng = random.Random(len(payloads))
+    cuts = random_cuts(rng, len(payloads))
+    found, problems = dict[str, list[Row]](), []
+    spelled = {replay.table_name(item["namespace"], item["relation_name"]) for item in committed}
+    oids = {item["relation_id"] for item in committed}
+    catalog = RelationCatalog.from_messages(payloads)
+    types: dict[str | int, str] = {item.type_id: "text" for version in catalog for item in version.columns}
+    for oid in sorted(oids):
+        names = {version.qualified_name for version in catalog.versions(oid)}
+        table, name = names.pop(), account.names.get(oid)
+        # Rows under a former name of the table are not in the table of its name.
+        if names or name is None or name not in spelled & set(account.state):
+            continue
+        decoder, rows = ChangeDecoder(types=types), list[Row]()
+        for start, end in itertools.pairwise(cuts):
+            try:
+                typed = decoder.table(payloads[start:end], table, range(start, end))
+            except KeyError:  # not described yet
+                decoder.decode(payloads[start:end], range(start, end))
+                continue
+            try:
+                net = pgdecode.net_changes(typed)
+            except ValueError as error:
+                if "apart" in str(error):  # another key or type of key within the batch
+                    break
+                raise
+            columns = [column for column in net.schema.names if column[0] != "_"]
+            rows = [{column: row.get(column, replay.UNKNOWN) for column in columns} for row in rows]
+            rows = applied(rows, net.to_pylist(), known_key(net))
+        else:
+            found[name] = rows
+    state = {name: account.state[name] for name in found}
+    problems += replay.differences(found, state)[0]
+    return [f"net changes, cut at {cuts}: {problem}" for problem in problems]
