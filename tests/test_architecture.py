@@ -44,6 +44,30 @@ PACKAGES = [
     "spark_udfs.sources",
     "pgdecode.spark",
 ]
+# Modules of pgdecode that spark_udfs imports. They are its interface: what they offer changes together with spark_udfs.
+INTERFACE = {
+    "protocol": "as_of boundaries errors json_document limits messages options wire",
+    "storage": "errors object_path object_store parquet_input",
+    "types": "type_changes user_types",
+    "arrow": "null_arrays",
+    "_native": "arrow.payload_array wire.message_filter",
+    "payloads": "commits payload_input unwrap",
+    "envelope": "schema",
+    "relations": "altered_types catalog column_history column_names relation_version table_names schema_metadata version_tracker",
+    "rows": "change_feed options own_names value_options",
+    "datasets": "errors file_digest input_selection manifest new_files payload_ranges run state target",
+    "changes": (
+        "change_rows checkpoint committed_changes record_batches replication_state stored_state table_rows "
+        "table_snapshot transaction_assembler"
+    ),
+    "net": "net_changes schema",
+    "partitions": "partition_decoder partition_index source_index speculation split_statistics",
+    "files": (
+        "captured_payloads change_export change_reader envelope_batches file_metadata ordered_files payload_batches "
+        "payload_file payload_files writers"
+    ),
+    "jobs": "decode_run message_export new_input",
+}
 # The same order for native packages. Modules outside these folders (fault, cursor, capacity) are below all of them.
 NATIVE_PACKAGES = ["memory", "arrow", "wire", "literals", "codecs", "threads", "scan", "rows", "changes"]
 MOST_MODULES = 16  # in a folder
@@ -125,6 +149,14 @@ def test_a_module_imports_only_packages_above_its_own() -> None:
             imported -= {"spark_udfs.jobs", "spark_udfs.runtime"}  # inside functions, for --engine spark
         wrong[path] = {name for name in imported if name.startswith(("pgdecode.", "spark_udfs."))} - allowed
     assert not any(wrong.values()), named(wrong)
+
+
+def test_spark_imports_the_declared_modules_of_pgdecode() -> None:
+    files = [path for path in PYTHON if path.relative_to(ROOT).parts[0] == "spark_udfs"]
+    imported = {name for path in files for name in imports_of(path)}
+    modules = {module_of(path) for path in [*PYTHON, *SOURCES] if module_of(path).startswith("pgdecode.")}
+    declared = {f"pgdecode.{package}.{name}" for package, names in INTERFACE.items() for name in names.split()}
+    assert {name for name in imported & modules if name.count(".") > 1} <= declared
 
 
 def test_a_native_module_imports_only_native_packages_above_its_own() -> None:
