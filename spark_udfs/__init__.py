@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spark_udfs.columns.row_column import from_pgoutput, register_relation
     from spark_udfs.dataframes.captured_frame import read_capture
     from spark_udfs.dataframes.changes import changes, relation_catalog, table_changes
+    from spark_udfs.dataframes.net_changes import net_changes
     from spark_udfs.dataframes.replication_state import replication_state
     from spark_udfs.dataframes.run_reader import read_run
     from spark_udfs.dataframes.snapshot import snapshot
@@ -26,6 +27,7 @@ __all__ = [
     "check_executors",
     "decode_files",
     "from_pgoutput",
+    "net_changes",
     "parse_pgoutput",
     "read_capture",
     "read_run",
@@ -42,6 +44,7 @@ _MODULES = {
     "check_executors": "spark_udfs.runtime.executors",
     "decode_files": "spark_udfs.jobs.decode_files",
     "from_pgoutput": "spark_udfs.columns.row_column",
+    "net_changes": "spark_udfs.dataframes.net_changes",
     "parse_pgoutput": "spark_udfs.columns.envelope_column",
     "read_capture": "spark_udfs.dataframes.captured_frame",
     "read_run": "spark_udfs.dataframes.run_reader",

@@ -282,7 +282,7 @@ def decode_indexed(
 ) -> DataFrame:
     """Decode indexed rows."""
     names = check_fields(fields, output.schema.names)
-    schema = spark_schema(output.schema)
+    schema = spark_schema(output.schema, with_metadata=True)
     columns = [schema[name] for name in names]
     if found.source is not None:
         if found.source in names:

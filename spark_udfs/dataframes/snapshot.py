@@ -27,6 +27,7 @@ from pgdecode.types.type_changes import compare_alike
 from spark_udfs.dataframes.changes import count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.control_index import IndexedRows
 from spark_udfs.dataframes.frame_options import FrameOptions, SnapshotKeywords
+from spark_udfs.dataframes.net_changes import connected
 from spark_udfs.dataframes.outputs import TableOutput
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
@@ -236,7 +237,7 @@ def _link_keys(changes: DataFrame, new: Column, old: Column) -> tuple[DataFrame,
     pairs = changes.where(takes).select(new.alias("new"), old.alias("old")).where("new <> old").distinct().toArrow()
     if not len(pairs):
         return changes, new, old
-    found = _connected(zip(pairs["new"].to_pylist(), pairs["old"].to_pylist(), strict=True))
+    found = connected(zip(pairs["new"].to_pylist(), pairs["old"].to_pylist(), strict=True))
     session = changes.sparkSession
     columns = ["_pgdecode_number", "_pgdecode_shared"]
     shared = session.createDataFrame(list(found.items()), ", ".join(f"{name} bigint" for name in columns))
@@ -245,21 +246,6 @@ def _link_keys(changes: DataFrame, new: Column, old: Column) -> tuple[DataFrame,
         changes = changes.join(F.broadcast(renamed), number == F.col(f"_pgdecode_number_{part}"), "left")
     new, old = (F.coalesce(F.col(f"_pgdecode_shared_{part}"), number) for part, number in (("new", new), ("old", old)))
     return changes, new, old
-
-
-def _connected(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Find the connected components of pairs of numbers. Map each number to one of its component."""
-    above: dict[int, int] = {}
-
-    def top(number: int) -> int:
-        above.setdefault(number, number)
-        while above[number] != number:
-            above[number] = number = above[above[number]]
-        return number
-
-    for one, other in pairs:
-        above[top(one)] = top(other)
-    return {number: top(number) for number in above}
 
 
 def _assign_buckets(changes: DataFrame, new: Column, old: Column | None, buckets: int) -> tuple[DataFrame, str, str]:

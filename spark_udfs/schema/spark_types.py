@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_udfs.schema.nested_fields import type_with_nested_fields, with_nested_fields
 
@@ -41,13 +43,15 @@ def session_has_time(session: SparkSession) -> bool:
     return HAS_TIME and session.conf.get("spark.sql.timeType.enabled") == "true"
 
 
-def spark_schema(schema: pa.Schema) -> spark.StructType:
+def spark_schema(schema: pa.Schema, *, with_metadata: bool = False) -> spark.StructType:
     """Convert the schema of record batches that a Python worker returns to a Spark schema.
 
     Parameters
     ----------
     schema : pa.Schema
         Of the batches.
+    with_metadata : bool
+        Keep the metadata of fields, such as the types in the database and the key.
 
     Returns
     -------
@@ -61,7 +65,20 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
     ValueError
         If a struct has two fields with the same name.
     """
-    return _struct(schema, "")
+    found = _struct(schema, "")
+    for field, made in zip(schema, found.fields if with_metadata else (), strict=False):
+        made.metadata = {name.decode(): value.decode() for name, value in (field.metadata or {}).items()}
+    return found
+
+
+def arrow_schema(schema: spark.StructType) -> pa.Schema:
+    """Convert a schema of Spark to that of the batches that workers get, with the metadata of fields."""
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        found = to_arrow_schema(schema, timezone="UTC")
+    else:
+        found = to_arrow_schema(schema)  # pyspark 4.0 uses UTC without a parameter
+    metadata = ({name: str(value) for name, value in field.metadata.items()} for field in schema.fields)
+    return pa.schema([field.with_metadata(items or None) for field, items in zip(found, metadata, strict=True)])
 
 
 def supported_schema(schema: pa.Schema, *, has_time: bool = HAS_TIME) -> pa.Schema:

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_udfs.runtime.worker import WorkerFunction
-from spark_udfs.sources.decoded_schema import arrow_schema
+from spark_udfs.schema.spark_types import arrow_schema
 from spark_udfs.sources.partition_reader import read
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pgdecode.arrow.null_arrays import null_array
@@ -18,13 +16,6 @@ from spark_udfs.schema.spark_types import spark_schema
 
 class SchemaDiffers(FileFault):
     """The columns of the payloads differ from those of the query."""
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Convert a schema of Spark to the one that batches of a data source must have."""
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # pyspark 4.0 uses UTC without a parameter
 
 
 def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.types.user_types import UserType
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.runtime.worker import WorkerFunction
-from spark_udfs.sources.decoded_schema import arrow_schema
+from spark_udfs.schema.spark_types import arrow_schema
 from spark_udfs.sources.partition_reader import ChangePartition, read
 from spark_udfs.sources.payload_folder import PayloadFolder
 from spark_udfs.sources.read_plan import plan_messages, stream_output

@@ -333,7 +333,7 @@ def test_the_change_feed_is_that_of_the_local_decoder_in_dataframes_and_in_files
     expected = pgdecode.ChangeDecoder().table(raw["data"], "public.orders", raw["seq"], shape="delta")
     order = [("_position", "ascending"), ("_change_type", "descending")]
     found = table_changes(spark.read.parquet(str(path)), "public.orders", shape="delta")
-    assert found.schema == spark_schema(expected.schema)
+    assert found.schema == spark_schema(expected.schema, with_metadata=True)
     rows = found.toArrow().cast(expected.schema).sort_by(order)
     assert rows.to_pylist() == pa.table(expected).sort_by(order).to_pylist()
     decode_files(spark, path, tmp_path / "out", what="public.orders", shape="delta")
