@@ -85,6 +85,11 @@ properties:  ## after a change to the walker or the rules of transactions: long 
 		PGDECODE_TEST_SEED=$$seed $(PYTHON) -m pytest -q -n 2 -m hypothesis --ignore=tests/spark || exit 1; \
 	done
 
+net-changes:  ## after a change to net changes: all captures, and random tables under ALTER TABLE with random data, by SEEDS
+	for seed in $$(shuf -i 1-4294967295 -n $(SEEDS)); do \
+		PGDECODE_TEST_SEED=$$seed $(PYTHON) -m pytest -q -n 2 -m "" --hypothesis-profile=long tests/net || exit 1; \
+	done
+
 complexity:  ## after a change to code that processes many items: instructions per byte in little and much hostile data; needs valgrind
 	$(PYTHON) tests/robustness/complexity.py
 

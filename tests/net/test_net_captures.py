@@ -6,12 +6,14 @@ import random
 from typing import Any
 
 import pytest
+from changes.test_changes import TYPES
 
-from pgdecode import RelationCatalog
+from pgdecode import ChangeDecoder, RelationCatalog, net_changes, snapshot
 from support import captures
 from support.net_batches import check_batches
 from support.oracles import expected_changes, replay
-from support.oracles.expected_changes import TEXT
+from support.oracles.expected_changes import BINARY, TEXT
+from support.tiers import full
 
 # Tables whose columns or replica identity change while there are rows: below.
 ALTERED = {"public.a2", "public.d", "public.order_items"}
@@ -45,3 +47,27 @@ def test_rows_before_a_batch_and_its_net_changes_are_the_rows_after_it(name: str
     never_sent = expected_changes.NEVER_SENT.get(scenario, {})
     assert differences == []
     assert unknown == {table: counts for table, counts in never_sent.items() if table in found and table in state}
+
+
+TABLES = {"shop": ("customers", "products", "orders", "order_items"), "txns": ("b", "d", "full_", "idx", "nokey")}
+TWINS = [f"18.{scenario}.v1" for scenario in TABLES]
+
+
+@pytest.mark.parametrize("name", [*TWINS, *(full(f"{major}.{item}.v1") for major in (14, 16) for item in TABLES)])
+def test_typed_net_changes_of_all_changes_are_the_rows_of_a_snapshot_and_those_of_the_binary_twin(name: str) -> None:
+    column, twin = (captures.capture(item).column for item in (name, f"{name}bin"))
+    assert f"{name}bin" in BINARY
+    for table in TABLES[name.split(".")[1]]:
+        net, of_twin = (
+            net_changes(ChangeDecoder(types=TYPES).table(payloads, f"public.{table}")) for payloads in (column, twin)
+        )
+        # Binary captures have other Type messages between.
+        ours, theirs = (item.drop_columns(["_position", "_commit_position"]).to_pylist() for item in (net, of_twin))
+        assert repr(ours) == repr(theirs)
+        rows = snapshot(column, f"public.{table}", types=TYPES)
+        names = ["_unknown", *(item for item in rows.schema.names if item[0] != "_")]
+        left = [row for row in net.to_pylist() if row["_action"] == "upsert"]
+        assert all(row["_key_before"] is None for row in left)
+        assert sorted(repr([sorted(row["_unknown"]), *(row[item] for item in names[1:])]) for row in left) == sorted(
+            repr([sorted(row["_unknown"]), *(row[item] for item in names[1:])]) for row in rows.to_pylist()
+        )
