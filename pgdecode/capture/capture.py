@@ -390,6 +390,7 @@ class Capture:
         recorder = self._recorder(channel, journal, Target())
         recorder.start()
         session = Session(snapshot.catalog, journal.contents.sessions + 1, 0.0, self._metadata)
+        next_check = time.monotonic() + self._check_seconds
 
         def put(payloads: pa.Array, ended: CopiedTable | None = None) -> None:
             while not channel.offer(CopiedPayloads(payloads, snapshot.lsn, ended)):
@@ -407,6 +408,10 @@ class Capture:
                     for batch in rows:
                         put(batch)
                         n_rows += len(batch)
+                        if time.monotonic() >= next_check:
+                            # The server keeps WAL meanwhile.
+                            self._check(recorder.recorded)
+                            next_check = time.monotonic() + self._check_seconds
                         if self._on_progress is not None:
                             seconds = time.monotonic() - begun
                             progress = CopyProgress(table.full_name, n_rows, rows.count, seconds, number, len(tables))

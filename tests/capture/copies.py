@@ -210,7 +210,7 @@ def run(cluster: Cluster, seed: int, n_kills: int, folder: Path) -> tuple[list[s
     )
     command = [sys.executable, "-m", "pgdecode", "capture", cluster.dsn(database), str(out), "--slot", database]
     command += ["--publication", "p", "--create-slot", "--until", "now", "--retry", "60s"]
-    command += ["--file-size", rng.choice(("1kB", "1MB", "256MB")), "--connections", rng.choice("123")]
+    command += ["--file-size", rng.choice(("1MB", "256MB")), "--connections", rng.choice("123")]
     command += ["--streaming", "on"] * (cluster.major >= 14) + ["--two-phase"] * (cluster.major >= 15)
     command += ["--binary"] * (cluster.major >= 14 and rng.random() < 0.3)
     with Load(cluster, database, TABLES, varied=True):
@@ -244,19 +244,19 @@ def run(cluster: Cluster, seed: int, n_kills: int, folder: Path) -> tuple[list[s
 
 
 def kill(process: subprocess.Popen[bytes], out: Path, rng: random.Random) -> str:
-    """Kill a capture at a random moment, and return when that was."""
-    before = set(out.glob("*")) if out.exists() else set()
+    """Kill a capture at a random moment, and return how many files it had begun."""
+    before = {path.name for path in out.glob("*")} if out.exists() else set()
+    begun: set[str] = set()
+    # It captures what has come, up to the LSN of the snapshot, then copies tables, and captures the rest.
+    n_files = rng.choice((0, 1, 2, 2, 3, 3, 3, 4))
     deadline = time.monotonic() + 60
-    is_writing = rng.random() < 0.7
-    # A process takes long to start. Wait for its first trace, or for its first file.
-    while process.poll() is None and time.monotonic() < deadline:
-        now = set(out.glob(".*.partial" if is_writing else "*"))
-        if now - before or (now and not is_writing):
-            break
+    while process.poll() is None and time.monotonic() < deadline and len(begun) < n_files:
+        begun |= {path.name.strip(".").removesuffix(".partial") for path in out.glob("*.parquet*")} - before
+        begun |= {path.name[1:].removesuffix(".partial") for path in out.glob(".*.partial")} - before
         time.sleep(0.005)
-    time.sleep(rng.choice((0.02, 0.3, 1.0, 2.0, 4.0)) * rng.random())
+    time.sleep((2.0 if n_files == 0 else rng.choice((0.0, 0.02, 0.3))) * rng.random())
     if process.poll() is not None:
         return "ended before the kill"
     process.send_signal(signal.SIGKILL)
     process.wait(60)
-    return "kills while a file was written" if is_writing else "kills at other moments"
+    return f"kills after the beginning of {n_files} files"

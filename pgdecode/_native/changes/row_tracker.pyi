@@ -13,7 +13,6 @@ LIVE: int
 DELETED: int
 
 def op_codes(n: int, offsets: Any, values: Any, first: int) -> pa.Buffer: ...
-
 def kept_numbers(is_needed: Any) -> pa.Buffer: ...
 
 class RowTracker:
