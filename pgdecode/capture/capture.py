@@ -494,6 +494,7 @@ class Capture:
                     self._warn(
                         f"slot {self._slot!r} was read or advanced before: {self._folder} begins at "
                         f"{lsn_to_text(start)}, and earlier changes of the slot are not in it"
+                        + ("" if self._copy else "; copy=True adds the rows that its tables have")
                     )
             elif held.confirmed > start:
                 raise ServerError("another session has advanced the slot", _IN_USE)

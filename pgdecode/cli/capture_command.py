@@ -62,6 +62,7 @@ _FLAGS = {
     "(pg_replication_slot_advance) and accept_gap": "(pg_replication_slot_advance) and --accept-gap",
     "change_publications does so": "--change-publications does so",
     "copy needs a slot that stays: a temporary one": "--copy needs a slot that stays: that of --temporary",
+    "; copy=True adds": "; --copy adds",
     "let files end early (max_seconds)": "let files end early (--file-time)",
     "temporary and failover require create_slot": "--temporary and --failover require --create-slot",
 }

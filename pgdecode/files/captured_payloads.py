@@ -166,7 +166,7 @@ def read_capture(
     >>> capture = pgdecode.read_capture("tests/data/capture")
     >>> decoder = pgdecode.ChangeDecoder(**capture.options)
     >>> orders = decoder.table(capture.payloads, "public.orders", capture.positions)
-    >>> orders.select(["_op", "id", "status"]).slice(0, 1).to_pylist()
+    >>> orders.select(["_op", "id", "status"]).slice(1, 1).to_pylist()
     [{'_op': 'insert', 'id': 1, 'status': 'new'}]
     >>> len(pgdecode.snapshot(capture.payloads, "public.orders", capture.positions, **capture.options))
     2

@@ -76,7 +76,7 @@ def read_capture(
     --------
     >>> capture = spark_udfs.read_capture(spark, "tests/data/capture")
     >>> spark_udfs.table_changes(capture.df, "public.orders", **capture.options).count()
-    6
+    7
     """
     found = pgdecode.read_capture(source, types=types, accept_gap=accept_gap, storage_options=storage_options)
     files = found.ordered.files

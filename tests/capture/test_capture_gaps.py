@@ -72,6 +72,7 @@ def test_a_folder_that_begins_within_a_used_slot_says_so(database: Database, tmp
     database.execute("INSERT INTO t VALUES (2)")
     [said] = capture(database, tmp_path / "second")
     assert "was read or advanced before" in said
+    assert said.endswith("earlier changes of the slot are not in it; copy=True adds the rows that its tables have")
     assert lsn_to_text(start) in said
     [first], [second] = footers(tmp_path / "first"), footers(tmp_path / "second")
     assert first["beginning"]["slot_was_read"] is False

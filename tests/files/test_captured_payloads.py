@@ -23,15 +23,15 @@ BINARY = captures.DATA / "capture"
 def test_binary_tuples_of_user_defined_types_are_decoded_without_types() -> None:
     # `pgdecode.capture.demo` has the statements, whose status is an enum and whose price a domain.
     capture = pgdecode.read_capture(BINARY)
-    assert (capture.positions.to_pylist(), capture.payloads.type) == ([*range(44)], pa.binary())
-    assert repr(capture) == "CapturedPayloads(2 files, 44 payloads)"
+    assert (capture.positions.to_pylist(), capture.payloads.type) == ([*range(52)], pa.binary())
+    assert repr(capture) == "CapturedPayloads(2 files, 52 payloads)"
     decoder = pgdecode.ChangeDecoder(**capture.options)
     products = decoder.table(capture.payloads, "public.products", capture.positions)
     assert products.schema.field("price").type == pa.decimal128(10, 2)
     rows = pgdecode.snapshot(capture.payloads, "public.orders", capture.positions, **capture.options)
     assert rows.sort_by("id")["status"].to_pylist() == ["paid", "new"]
     assert decoder.table_schema("public.orders").field("status").metadata[b"pg:type"] == b"order_status"
-    assert len(pgdecode.decode_messages(capture.payloads)) == 44
+    assert len(pgdecode.decode_messages(capture.payloads)) == 52
 
 
 def test_a_file_a_folder_and_several_of_them_are_read_in_slot_order(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_file_a_folder_and_several_of_them_are_read_in_slot_order(tmp_path: Pa
         assert (found.payloads, found.positions, found.types) == (whole.payloads, whole.positions, whole.types)
     later = pgdecode.read_capture(second)
     decoder = pgdecode.ChangeDecoder(**later.options)
-    assert len(decoder.table(later.payloads, "public.orders", later.positions)) == 4
+    assert len(decoder.table(later.payloads, "public.orders", later.positions)) == 6
 
 
 def test_batches_are_those_of_sessions(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_decoder_that_continues_knows_the_types_of_all_files(tmp_path: Path) -
 def test_types_of_the_caller_take_precedence_when_a_decoder_continues(tmp_path: Path) -> None:
     capture = pgdecode.read_capture(BINARY, types={"public.price": "numeric(14,4)"})
     decoder = pgdecode.ChangeDecoder(**capture.options)
-    decoder.decode(capture.payloads[:22], capture.positions[:22])
+    decoder.decode(capture.payloads[:23], capture.positions[:23])
     decoder.save(tmp_path / "state")
     decoder = pgdecode.ChangeDecoder.load(tmp_path / "state", types={"public.price": "numeric(14,4)"})
-    products = decoder.table(capture.payloads[22:], "public.products", capture.positions[22:])
+    products = decoder.table(capture.payloads[23:], "public.products", capture.positions[23:])
     assert products.schema.field("price").type == pa.decimal128(14, 4)

@@ -137,7 +137,7 @@ def test_the_last_versions_of_a_dimension_are_the_rows_of_the_server_and_others_
     last = [row for row in names["history"].to_pylist() if row["valid_to"] is None]
     assert sorted((str(row["id"]), row["state"], str(row["total"])) for row in last) == ORDERS
     capture = names["capture"]
-    expected = pgdecode.snapshot(capture["data"], "public.orders", capture["seq"], as_of=names["time"])
+    expected = pgdecode.snapshot(capture.payloads, "public.orders", capture.positions, as_of=names["time"])
     assert 0 < len(expected) < len(last)
     rows = sorted(tuple(row.values()) for row in expected.select(["id", "state", "total"]).to_pylist())
     assert names["as_of"] == rows

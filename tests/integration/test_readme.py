@@ -147,9 +147,9 @@ def test_the_main_command_decodes_and_shows(clone: Path) -> None:
 
 def test_the_python_snippets_run_on_a_binary_capture(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(of_binary_capture(PYTHON), "README.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == ["string", "timestamp[us, tz=UTC]", "6 changes leave 2 orders"]
+    assert capsys.readouterr().out.splitlines() == ["string", "timestamp[us, tz=UTC]", "7 changes leave 2 orders"]
     exec(compile(of_binary_capture(EVERY_DAY).replace("500", "20"), "README.md", "exec"), {})
-    assert capsys.readouterr().out == "16 changes in two runs\n"
+    assert capsys.readouterr().out == "19 changes in two runs\n"
 
 
 @pytest.mark.full

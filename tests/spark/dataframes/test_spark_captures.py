@@ -62,6 +62,6 @@ def test_tasks_read_an_object_store(spark: SparkSession, store: Emulator) -> Non
     for file in BINARY.iterdir():
         obstore.put(store_of(folder), f"raw/{file.name}", file)
     capture = spark_udfs.read_capture(spark, str(folder), storage_options=store.options)
-    assert spark_udfs.table_changes(capture.df, "public.orders", **capture.options).count() == 6
+    assert spark_udfs.table_changes(capture.df, "public.orders", **capture.options).count() == 7
     local = pgdecode.read_capture(str(folder), storage_options=store.options)
-    assert capture.df.count() == len(local.payloads) == 44
+    assert capture.df.count() == len(local.payloads) == 52
