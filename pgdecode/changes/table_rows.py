@@ -294,11 +294,7 @@ class TableBuilder:
         last: RelationVersion | None = None
         group = -1
         for number, version in sorted(self.versions.items()):
-            if (
-                last is None
-                or not last.describes(version.relation, version.types)
-                or self.last_names[number] != self.last_names[group]
-            ):
+            if last is None or not last.is_like(version) or self.last_names[number] != self.last_names[group]:
                 group = number
             groups[number] = group
             last = version

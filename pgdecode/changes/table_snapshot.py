@@ -29,6 +29,7 @@ from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames
 from pgdecode.relations.column_names import last_column_names
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
+from pgdecode.rows.old_values import old_values
 from pgdecode.rows.options import Options, SnapshotKeywords, with_options
 from pgdecode.rows.own_names import output_names, with_free_names, with_free_renames
 from pgdecode.types.type_changes import TypeChange
@@ -117,9 +118,10 @@ def snapshot(
     -----
     Updates and deletes find their row by its replica identity. A row from before the first payload is included from its
     first update. These values are unknown, because they are not in the payloads: a TOAST value that has not changed
-    since before the first payload; a column that was added later, in older rows, also if a default or an expression
-    filled it; a renamed column, in older rows, if it is the last column; a column whose type was altered, in older
-    rows, unless PostgreSQL keeps its values, as for a longer varchar.
+    since before the first payload; a column that was added later, in older rows, unless the `catalog` tells the value,
+    as footers of captured files do where PostgreSQL has not rewritten the table; a renamed column, in older rows, if it
+    is the last column and the `catalog` does not have its number; a column whose type was altered, in older rows,
+    unless PostgreSQL keeps its values, as for a longer varchar.
 
     If the type of a column of the replica identity was altered, its older values become those of PostgreSQL's cast
     where that is certain (int4 to numeric(10,2): 1 becomes 1.00), and are unknown otherwise (text to int4). pgoutput
@@ -207,7 +209,7 @@ class _Shape:
 
     identity: tuple[str, ...]  # columns of the replica identity
     is_key: bool  # whether the identity is unique
-    unsent: frozenset[str]  # columns of the table that this version does not have
+    unsent: frozenset[str]  # columns of the table that this version does not have, and whose values are not known
 
 
 @dataclass(slots=True)
@@ -263,6 +265,7 @@ class SnapshotRows:
         self.kept = pa.schema([*about, _UNKNOWN_SET, *(item.with_name(name) for name, item in fields.items())])
         self.with_errors = with_errors
         self.schema = snapshot_schema(schema, sent, self.last_names, with_errors=with_errors, name_clash=name_clash)
+        self.old_values = old_values(versions, self.columns, {item.name: item.type for item in self.kept})
         self.shapes = {number: self._shape(number, versions) for number in versions}
         self.altered = AlteredTypes(versions, self.columns)
         self.bad: list[pa.RecordBatch] = []
@@ -273,12 +276,12 @@ class SnapshotRows:
     def _shape(self, number: int, versions: Mapping[int, RelationVersion]) -> _Shape:
         version, columns = versions[number], self.columns[number]
         identity = tuple(columns[item.name] for item in version.columns if item.flags & 1)
-        unsent = frozenset(self.names) - set(columns.values())
+        unsent = frozenset(self.names).difference(columns.values(), self.old_values[number])
         return _Shape(identity, version.replica_identity != "f" and identity != (), unsent)
 
     def apply(self, changes: pa.RecordBatch, is_kept: list[bool] | None = None) -> None:
         """Apply the next changes of `ChangeDecoder.table`. `is_kept` is whether to keep each change's new row."""
-        changes = self._with_last_names(changes)
+        changes = self._with_old_values(self._with_last_names(changes))
         if self.with_errors and changes["_error"].null_count < len(changes):
             errors = changes["_error"]
             is_kept = [True] * len(changes) if is_kept is None else is_kept
@@ -307,6 +310,18 @@ class SnapshotRows:
         kept["_old"] = pa.StructArray.from_arrays(old_values, self.names, mask=old.is_null())
         kept["_unchanged"] = self._last_unchanged(changes["_unchanged"], versions)
         return pa.RecordBatch.from_pydict({**kept, **values})
+
+    def _with_old_values(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Fill columns that were added after a change, where their value in the row is known."""
+        for name in dict.fromkeys(name for values in self.old_values.values() for name in values):
+            by_version = {number: values[name] for number, values in self.old_values.items() if name in values}
+            numbers = pa.array([*by_version], VERSION.type)
+            at = pc.index_in(changes[VERSION.name], numbers)
+            if at.null_count < len(changes):
+                values = pa.array(by_version.values(), changes[name].type).take(at)
+                filled = pc.if_else(at.is_valid(), values, changes[name])
+                changes = changes.set_column(changes.schema.get_field_index(name), name, filled)
+        return changes
 
     def _under_last_name(self, last: str, versions: pa.Array, columns: Any) -> pa.Array:
         """Return the values of a column by its last name, from the column that had them in each version."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pgdecode.protocol.messages import Relation
 
+MAX_ATTNUM = (1 << 15) - 1
 # The files of so many partitions are recorded, those of the newest ones.
 MOST_FILES = 16
 
@@ -27,12 +28,19 @@ class RelationFacts:
     storage : tuple of (int, int)
         OID and pg_class.relfilenode of the table, or of its newest partitions. PostgreSQL rewrites a table to another
         file.
+    n_attributes : int
+        The greatest number that a column of the table has had, also one that is not sent or was dropped.
+    has_same_list : bool
+        Whether all versions that a slot has sent so far have had all columns of the table. Otherwise a column that a
+        version has, and an earlier one has not, may have been there before.
     """
 
     attnums: tuple[int, ...]
     missing: tuple[str | None, ...]
     primary_key: tuple[int, ...] = ()
     storage: tuple[tuple[int, int], ...] = ()
+    n_attributes: int = MAX_ATTNUM
+    has_same_list: bool = False
 
     def is_other(self, other: RelationFacts) -> bool:
         """Whether the columns or the primary key are others than those of another relation with the same names."""

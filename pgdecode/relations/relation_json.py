@@ -8,12 +8,11 @@ from typing import Any
 
 from pgdecode.protocol.json_document import json_type
 from pgdecode.protocol.messages import Column, Relation, Type
-from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
+from pgdecode.relations.relation_facts import MAX_ATTNUM, RelationFacts, StatedFacts
 from pgdecode.relations.relation_version import BEFORE, RelationVersion
 
 MAX_OID = MAX_XID = (1 << 32) - 1
 MAX_POSITION = (1 << 63) - 1
-MAX_ATTNUM = (1 << 15) - 1
 _COLUMN = tuple(item.name for item in fields(Column))
 
 
@@ -72,6 +71,8 @@ def _facts_from_json(plain: Mapping[str, Any], n_columns: int) -> RelationFacts:
         tuple(values.get(str(number)) for number in attnums),
         tuple(whole_number(number, 1, MAX_ATTNUM) for number in plain["primary_key"]),
         tuple((whole_number(oid, 0, MAX_OID), whole_number(node, 0, MAX_OID)) for oid, node in plain["storage"]),
+        whole_number(plain["n_attributes"], 0, MAX_ATTNUM),
+        plain["has_same_list"] is True,
     )
 
 

@@ -94,6 +94,11 @@ class RelationVersion:
         """Whether a Relation message with these types has the same content."""
         return self.relation == relation and self.types == types
 
+    def is_like(self, other: RelationVersion) -> bool:
+        """Whether another version has the same content, and the same columns as far as that is known."""
+        is_other = self.facts is not None and other.facts is not None and self.facts.is_other(other.facts)
+        return self.describes(other.relation, other.types) and not is_other
+
 
 def repeated_column(relation: Relation) -> int | None:
     """Find the first column with the name of an earlier column; None if all names differ, as on every server."""
@@ -111,17 +116,21 @@ def values_before(before: RelationVersion, after: RelationVersion) -> dict[str, 
     dict of str to str or None
         For names of columns of `after`: the value in PostgreSQL's text form, or None for NULL. A column that was added
         but is not in it has values that are not known, because PostgreSQL may have rewritten the table: a copy of the
-        table has them. If the numbers of the columns of `before` are not known, it must have the first columns of
-        `after`, because otherwise a column may have been renamed.
+        table has them. If the facts of `before` are not known, it must have the first columns of `after`, because
+        otherwise a column may have been renamed.
     """
     old, new = before.facts, after.facts
-    n = len(before.columns)
-    if new is None or (old is None and [item.name for item in before.columns] != [c.name for c in after.columns[:n]]):
+    if new is None:
         return {}
-    numbers = new.attnums[:n] if old is None else old.attnums
-    is_same = new.has_first_storage if old is None else new.has_storage_of(old)
+    if old is not None:
+        last, is_same = old.n_attributes, new.has_storage_of(old)
+    else:
+        n = len(before.columns)
+        if not (new.has_same_list and [c.name for c in before.columns] == [c.name for c in after.columns[:n]]):
+            return {}
+        last, is_same = max(new.attnums[:n], default=0), new.has_first_storage
     columns = zip(new.attnums, after.columns, new.missing, strict=True)
-    added = {column.name: value for number, column, value in columns if number not in numbers}
+    added = {column.name: value for number, column, value in columns if number > last}
     return {name: value for name, value in added.items() if value is not None or is_same}
 
 

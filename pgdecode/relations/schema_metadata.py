@@ -35,7 +35,7 @@ def versions_metadata(versions: Iterable[RelationVersion], renames: Renames = NO
     found: list[dict[str, Any]] = []
     last: RelationVersion | None = None
     for version in sorted(versions, key=used_from):
-        if last is None or not last.describes(version.relation, version.types):
+        if last is None or not last.is_like(version):
             found.append(version_to_json(version))
         last = version
     stated = {str(table): [*items] for table, items in renames.items()}

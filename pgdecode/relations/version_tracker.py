@@ -382,9 +382,10 @@ class RelationTracker:
         types = tuple(self._types_of(relation, stream))
         number = self.number_for(stream, relation_id)
         facts = self._facts_at(relation, position)
-        if number < 0 or not self._is_same(number, relation, types, facts):
-            visible = position if stream is None else None
-            number = self._number_of(RelationVersion(relation, types, position, stream, visible, facts))
+        visible = position if stream is None else None
+        version = RelationVersion(relation, types, position, stream, visible, facts)
+        if number < 0 or not self.versions[number].is_like(version):
+            number = self._number_of(version)
         self._send(relation_id, Sent(number, position), stream, message.xid)
         return number
 
@@ -541,12 +542,6 @@ class RelationTracker:
         facts = version.facts or self._facts_at(version.relation, version.position)
         return version if facts is version.facts else replace(version, facts=facts)
 
-    def _is_same(self, number: int, relation: Relation, types: tuple[Type, ...], facts: RelationFacts | None) -> bool:
-        """Whether a message describes a version."""
-        version = self.versions[number]
-        is_other = facts is not None and version.facts is not None and facts.is_other(version.facts)
-        return version.describes(relation, types) and not is_other
-
     def _has_room(self, known: Sized) -> bool:
         """Whether a relation that has no version may become invalid. Bad messages must not fill the memory.
 
@@ -623,8 +618,7 @@ class RelationTracker:
         raise SchemaChanged(f"no preloaded relation version has position {version.position}")
 
     def _are_equal(self, number: int, other: int) -> bool:
-        version = self.versions[other]
-        return self._is_same(number, version.relation, version.types, version.facts)
+        return self.versions[number].is_like(self.versions[other])
 
     def _make_visible(self, number: int, position: int | None) -> bool:
         """Record from where a version is visible, unless it is known."""

@@ -85,7 +85,10 @@ class Overrides:
         if type_id in self._types:
             return self._types[type_id]
         if message is None:
-            return self._by_name.get(NAME_BY_OID.get(type_id, ""))
+            name = NAME_BY_OID.get(type_id, "")
+            # The digits of money are those of its arrays too.
+            digits = f"{self._by_name['money']}[]" if name == "money[]" and "money" in self._by_name else None
+            return self._by_name.get(name, digits)
         for full in (qualified_name(message.namespace, message.name), f"{message.namespace}.{message.name}"):
             if full in self._by_name:
                 return self._by_name[full]

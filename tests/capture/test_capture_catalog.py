@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import Database
 
-from pgdecode import ChangeDecoder, Column, Relation, RelationCatalog
+from pgdecode import ChangeDecoder, Column, Relation, RelationCatalog, read_capture, snapshot
 from pgdecode.capture import Capture, FileRules, PluginOptions, receiver
 from pgdecode.capture.catalog.relation_facts import read_facts
 from pgdecode.capture.connection import Connection
@@ -124,7 +127,48 @@ def test_facts_are_of_the_columns_that_a_publication_sends(database: Database) -
         Relation(oid, "public", "other", "d", columns),
     ]
     with closing(Connection(database.dsn)) as connection:
-        found = read_facts(connection, [root, part, *others], ["listed"])
-        assert read_facts(connection, [root], ["p"]) == {}
+        found = read_facts(connection, [root, part, *others], database.slot, ["listed"])
+        assert read_facts(connection, [root], database.slot, ["p"]) == {}
     assert found.keys() == {root, part}
     assert {(item.attnums, item.missing, item.primary_key) for item in found.values()} == {((1, 4), (None, "7"), (1,))}
+
+
+@pytest.mark.parametrize("is_binary", [False, True], ids=["text", "binary"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["captured after each step", "captured at the end"])
+def test_a_snapshot_has_the_values_that_the_server_shows_in_columns_that_were_added(
+    database: Database, tmp_path: Path, is_late: bool, is_binary: bool
+) -> None:
+    if is_binary and int(database.session.value("SHOW server_version_num")) < 140000:
+        pytest.skip("pgoutput does not send binary values")
+    database.create_slot()
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x')")
+    for at, (sql, _, _) in enumerate(STEPS, 2):
+        if not is_late:
+            capture(database, tmp_path, binary=is_binary)
+        database.execute(f"{sql}; INSERT INTO a (id) VALUES ({at}); UPDATE a SET v = 'y' WHERE id = {at}")
+    files = read_capture([*capture(database, tmp_path, binary=is_binary)])
+    found = snapshot(files.payloads, "public.a", files.positions, **files.options)
+    names = [name for name in found.column_names if not name.startswith("_") and name not in ("r", "s")]
+    assert set(names) >= {"plain", "n", "t", "l", "b", "renamed", "at", "later"}
+    database.execute("SET TIME ZONE 'UTC'")
+    expected = database.execute(f"SELECT {', '.join(f'{name}::text' for name in names)} FROM a ORDER BY a.id")
+    rows = found.sort_by("id").select([*names, "_unknown"]).to_pylist()
+    n_known = 0
+    for row, texts in zip(rows, expected, strict=True):
+        for name, text in zip(names, texts, strict=True):
+            if name not in row["_unknown"]:
+                assert text_of(row[name]) == text, name
+                n_known += 1
+    if not is_late and int(database.session.value("SHOW server_version_num")) >= 110000:
+        # All but the columns that PostgreSQL has filled by rewriting the table.
+        assert {name for row in rows for name in row["_unknown"]} <= {"r", "s"}
+    assert n_known > len(rows) * 4
+
+
+def text_of(value: Any) -> str | None:
+    """Write a value as PostgreSQL does."""
+    if isinstance(value, list):
+        return "{" + ",".join(f'"{item}"' if " " in item else item for item in value) + "}"
+    if isinstance(value, datetime):
+        return re.sub(r"(\.\d*?)0+\+", r"\1+", value.strftime("%Y-%m-%d %H:%M:%S.%f+00")).replace(".+", "+")
+    return None if value is None else str(value)

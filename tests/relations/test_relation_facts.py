@@ -29,6 +29,15 @@ def slot_of(*versions: list[str]) -> Slot:
     return slot
 
 
+def facts_of(
+    attnums: tuple[int, ...],
+    missing: tuple[str | None, ...],
+    key: tuple[int, ...],
+    storage: tuple[tuple[int, int], ...],
+) -> RelationFacts:
+    return RelationFacts(attnums, missing, key, storage, n_attributes=max(attnums), has_same_list=True)
+
+
 def stated(slot: Slot, *facts: RelationFacts) -> RelationCatalog:
     """Make a catalog with facts of the versions that a slot sends, without the versions."""
     kinds = pgdecode.decode_messages(slot.payloads)["kind"].to_pylist()
@@ -44,8 +53,8 @@ def numbers_of(table: Any) -> dict[str, str]:
 
 def test_typed_tables_have_the_numbers_and_the_primary_key_that_a_catalog_states() -> None:
     slot = slot_of(["id", "old"], ["id", "note"])
-    old = RelationFacts((1, 2), (None, None), (1,), STORAGE)
-    catalog = stated(slot, old, RelationFacts((1, 4), (None, "x"), (1,), STORAGE))
+    old = facts_of((1, 2), (None, None), (1,), STORAGE)
+    catalog = stated(slot, old, facts_of((1, 4), (None, "x"), (1,), STORAGE))
     assert catalog
     assert not len(catalog)
     decoder = ChangeDecoder(catalog=catalog)
@@ -66,7 +75,7 @@ def test_typed_tables_have_the_numbers_and_the_primary_key_that_a_catalog_states
 
 def test_facts_do_not_apply_to_a_version_with_other_columns() -> None:
     slot = slot_of(["id", "note"], ["id", "remark"])
-    catalog = stated(slot_of(["id", "note"]), RelationFacts((1, 2), (None, None), (1,), STORAGE))
+    catalog = stated(slot_of(["id", "note"]), facts_of((1, 2), (None, None), (1,), STORAGE))
     decoder = ChangeDecoder(catalog=catalog)
     decoder.decode(slot.payloads)
     assert [version.facts is None for version in decoder.catalog.versions("public.t")] == [False, True]
@@ -76,9 +85,9 @@ def test_a_column_that_was_dropped_and_added_again_is_another_column() -> None:
     slot = slot_of(["id", "note"], ["id", "note"], ["id", "note"])
     catalog = stated(
         slot,
-        RelationFacts((1, 2), (None, None), (1,), STORAGE),
-        RelationFacts((1, 3), (None, "new"), (1,), STORAGE),
-        RelationFacts((1, 3), (None, "new"), (1,), ((TABLE, 101),)),  # after VACUUM FULL
+        facts_of((1, 2), (None, None), (1,), STORAGE),
+        facts_of((1, 3), (None, "new"), (1,), STORAGE),
+        facts_of((1, 3), (None, "new"), (1,), ((TABLE, 101),)),  # after VACUUM FULL
     )
     decoder = ChangeDecoder(catalog=catalog)
     decoder.decode(slot.payloads, range(len(slot.payloads)))
@@ -91,8 +100,8 @@ def test_columns_are_renamed_by_their_numbers() -> None:
     slot = slot_of(["id", "a", "b"], ["id", "b", "a"])
     catalog = stated(
         slot,
-        RelationFacts((1, 2, 3), (None,) * 3, (1,), STORAGE),
-        RelationFacts((1, 2, 3), (None,) * 3, (1,), STORAGE),
+        facts_of((1, 2, 3), (None,) * 3, (1,), STORAGE),
+        facts_of((1, 2, 3), (None,) * 3, (1,), STORAGE),
     )
     rows = ChangeDecoder(catalog=catalog).table(slot.payloads, "public.t").select(["id", "a", "b"]).to_pylist()
     assert rows == [{"id": "id", "a": "b", "b": "a"}, {"id": "id", "a": "a", "b": "b"}]
@@ -112,9 +121,7 @@ def test_old_rows_have_the_missing_value_unless_the_table_may_have_been_rewritte
     storage: Any, missing: str | None, expected: dict[str, str | None]
 ) -> None:
     slot = slot_of(["id"], ["id", "note"])
-    catalog = stated(
-        slot, RelationFacts((1,), (None,), (1,), STORAGE), RelationFacts((1, 2), (None, missing), (1,), storage)
-    )
+    catalog = stated(slot, facts_of((1,), (None,), (1,), STORAGE), facts_of((1, 2), (None, missing), (1,), storage))
     decoder = ChangeDecoder(catalog=catalog)
     decoder.decode(slot.payloads)
     assert values_before(*decoder.catalog.versions("public.t")) == expected
@@ -122,6 +129,6 @@ def test_old_rows_have_the_missing_value_unless_the_table_may_have_been_rewritte
 
 
 def test_facts_for_another_number_of_columns_are_refused() -> None:
-    text = stated(slot_of(["id"]), RelationFacts((1,), (None,), (1,), STORAGE)).to_json()
+    text = stated(slot_of(["id"]), facts_of((1,), (None,), (1,), STORAGE)).to_json()
     with pytest.raises(ValueError, match="facts of 2 columns, the relation has 1"):
         RelationCatalog.from_json(text.replace('"attnums": [1]', '"attnums": [1, 2]'))

@@ -305,6 +305,9 @@ def test_money_of_a_scale_is_a_decimal() -> None:
     for key in (790, "money"):
         found = one(790, struct.pack(">q", 1234), binary=True, types={key: "money(2)"})
         assert found.to_pylist() == [Decimal("12.34")]
+        array = struct.pack(">iiIiiiq", 1, 0, 790, 1, 1, 8, 1234)
+        for binary, value in ((True, array), (False, b"{$12.34}")):
+            assert one(791, value, binary=binary, types={key: "money(2)"}).to_pylist() == [[Decimal("12.34")]]
 
 
 def test_an_extensions_type_may_be_text_too() -> None:

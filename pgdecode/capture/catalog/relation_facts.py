@@ -13,7 +13,11 @@ from pgdecode.relations.relation_facts import MOST_FILES, RelationFacts
 # attmissingval is an array with one element, whose text has no quotes here. A partitioned table has no rows, and so no
 # missing values: its partitions have them.
 _QUERY = """
-WITH RECURSIVE part (root, oid) AS (
+WITH RECURSIVE above (leaf, oid) AS (
+    SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ('{{{oids}}}'::pg_catalog.oid[])
+    UNION ALL
+    SELECT above.leaf, i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid
+), part (root, oid) AS (
     SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ('{{{oids}}}'::pg_catalog.oid[])
     UNION ALL
     SELECT part.root, i.inhrelid FROM part JOIN pg_catalog.pg_class c ON c.oid = part.oid AND c.relkind = 'p'
@@ -32,7 +36,12 @@ SELECT c.oid::text, n.nspname, c.relname, c.relreplident::text,
     {published},
     (SELECT i.indkey::text FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
     (SELECT json_agg(json_build_array(leaf.oid::int8, leaf.file::int8)) FROM (
-        SELECT oid, file FROM leaf WHERE leaf.root = c.oid ORDER BY oid DESC LIMIT {most}) leaf)::text
+        SELECT oid, file FROM leaf WHERE leaf.root = c.oid ORDER BY oid DESC LIMIT {most}) leaf)::text,
+    c.relnatts::text,
+    (NOT EXISTS (SELECT FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+        CROSS JOIN pg_catalog.pg_replication_slots s
+        WHERE p.pubname IN ({names}) AND s.slot_name = {slot} AND age(r.xmin) <= age(s.catalog_xmin)
+            AND r.prrelid IN (SELECT oid FROM above WHERE leaf = c.oid)))::int::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = ANY ('{{{oids}}}'::pg_catalog.oid[])
 """
@@ -47,12 +56,11 @@ _NO_MISSING = "SELECT 0::pg_catalog.oid, ''::pg_catalog.name, ''::text, 0 WHERE 
 _PUBLISHED = """(SELECT json_agg(DISTINCT a.attname::text) FROM pg_catalog.pg_publication p
         JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
         JOIN pg_catalog.pg_attribute a ON a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs)
-        WHERE p.pubname IN ({names}) AND (r.prrelid = c.oid
-            OR r.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid))))::text"""
+        WHERE p.pubname IN ({names}) AND r.prrelid IN (SELECT oid FROM above WHERE leaf = c.oid))::text"""
 
 
 def read_facts(
-    connection: Connection, relations: Collection[Relation], publications: Sequence[str]
+    connection: Connection, relations: Collection[Relation], slot: str, publications: Sequence[str]
 ) -> dict[Relation, RelationFacts]:
     """Read what the catalog tells of relations. Those that differ from the present tables are left out.
 
@@ -61,6 +69,8 @@ def read_facts(
     connection : Connection
     relations : collection of Relation
         As the server has described them, without an xid.
+    slot : str
+        While changes from before a publication had its list of columns may still come, it counts as another list.
     publications : sequence of str
         The names of the publications, which may have lists of columns.
     """
@@ -71,7 +81,7 @@ def read_facts(
         described.setdefault(relation.relation_id, []).append(relation)
     found = {}
     connection.rows("SET search_path = pg_catalog")
-    for oid, *about in connection.rows(facts_query(connection.server_version, described, publications)):
+    for oid, *about in connection.rows(facts_query(connection.server_version, described, slot, publications)):
         for relation in described[int(oid or 0)]:
             facts = _facts_of(relation, about)
             if facts is not None:
@@ -79,7 +89,7 @@ def read_facts(
     return found
 
 
-def facts_query(server_version: int, oids: Collection[int], publications: Sequence[str]) -> str:
+def facts_query(server_version: int, oids: Collection[int], slot: str, publications: Sequence[str]) -> str:
     """Return the query of `read_facts`."""
     names = ", ".join(map(quoted_text, publications))
     return _QUERY.format(
@@ -88,12 +98,14 @@ def facts_query(server_version: int, oids: Collection[int], publications: Sequen
         generated="a.attgenerated <> ''" if server_version >= 120000 else "false",
         published=_PUBLISHED.format(names=names) if server_version >= 150000 else "NULL",
         most=MOST_FILES,
+        names=names,
+        slot=quoted_text(slot),
     )
 
 
 def _facts_of(relation: Relation, about: Sequence[str | None]) -> RelationFacts | None:
     """Make the facts of a relation; None if the table now has other columns, or another name or identity."""
-    namespace, name, identity, listed, published, key, storage = about
+    namespace, name, identity, listed, published, key, storage, n_attributes, is_old_list = about
     columns = json.loads(listed or "[]")
     only = None if published is None else set(json.loads(published))
     by_name = {column: numbers for column, *numbers in columns}
@@ -118,4 +130,6 @@ def _facts_of(relation: Relation, about: Sequence[str | None]) -> RelationFacts 
         tuple(missing),
         tuple(map(int, (key or "").split())),
         tuple((oid, file) for oid, file in json.loads(storage or "[]")),
+        int(n_attributes or 0),
+        is_old_list == "1" and only is None and not any(numbers[3] for numbers in by_name.values()),
     )
