@@ -53,7 +53,7 @@ class PgoutputSource(DataSource):
             names = options.job.columns(self._plan.output)
         else:
             names = check_fields(options.job.fields, found.names)
-        return spark_schema(pa.schema([found.field(name) for name in names]))
+        return spark_schema(pa.schema([found.field(name) for name in names]), with_metadata=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan the read of all files."""
