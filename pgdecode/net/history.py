@@ -8,9 +8,10 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode.protocol.messages import Column
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames, histories
-from pgdecode.relations.relation_version import RelationVersion, used_from
+from pgdecode.relations.relation_version import RelationVersion, used_from, values_before
 from pgdecode.relations.schema_metadata import Described, key_columns
 from pgdecode.rows.own_names import with_free_names, with_free_renames
 from pgdecode.types.type_changes import TypeChange
@@ -78,6 +79,19 @@ class TableHistory:
         found = tuple(self.names[number][name] for name in key_columns(version))
         is_unique = found != () and version.replica_identity != "f"
         return (found if is_unique else tuple(self.columns(number))), is_unique
+
+    def number_of(self, version: RelationVersion) -> int:
+        """Return the number of a version of an earlier history."""
+        ids = [(item.relation_id, item.position) for item in self.versions]
+        return ids.index((version.relation_id, version.position))
+
+    def values_before(self, number: int) -> dict[str, tuple[Column, str | None]]:
+        """Find the values that older rows have in the columns which a version adds: None for NULL."""
+        before, after = self.versions[number - 1 : number + 1]
+        columns = {item.name: item for item in after.columns}
+        return {
+            self.names[number][name]: (columns[name], value) for name, value in values_before(before, after).items()
+        }
 
     def type_changes(self, before: int, after: int) -> dict[str, TypeChange]:
         """Find the columns whose type is another in a version than in the one before it."""

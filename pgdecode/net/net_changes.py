@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from pgdecode.net.history import TableHistory
 from pgdecode.net.schema import ABOUT, key_of
 from pgdecode.net.touched_rows import TouchedRows, converted
 from pgdecode.protocol.errors import listed
+from pgdecode.protocol.messages import Column
+from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.schema_metadata import described_in
 from pgdecode.rows.own_names import OWN_NAMES
+from pgdecode.rows.row_decoder import decode_rows
 from pgdecode.types.type_changes import TypeChange
 
 # How many changes, or bytes of small batches, to apply at once.
@@ -168,7 +172,7 @@ class NetChanges:
         names = {} if self._rows is None else _by_number(self._rows.fields, schema)
         names |= self._history.last_names(history)
         if self._version >= 0:
-            self._version = history.versions.index(self._history.versions[self._version])
+            self._version = history.number_of(self._history.versions[self._version])
         self._history, self._sent_schema = history, schema
         self._schema = pa.schema(
             [item.with_name(own.get(item.name, item.name)) for item in schema], metadata=schema.metadata
@@ -285,6 +289,9 @@ class NetChanges:
                 for name, change in changes.items():
                     if name not in rows.key and not change.is_kept:
                         rows.forget(name)
+                for name, (column, text) in self._history.values_before(at).items():
+                    if name in rows.fields:
+                        rows.set_missing(name, _value_of(text, column, after, rows.fields[name].type))
             self._identify(rows, at, {name: change for name, change in changes.items() if name in rows.key})
 
     def _identify(self, rows: TouchedRows, version: int, changes: Mapping[str, TypeChange]) -> None:
@@ -310,6 +317,20 @@ class NetChanges:
                     f"{listed(rows.key)}: make net changes of the changes before and after it apart"
                 )
         rows.identify(key, changes, position, is_unique=is_unique)
+
+
+def _value_of(text: str | None, column: Column, version: RelationVersion, kind: pa.DataType) -> pa.Scalar | None:
+    """Decode a value of a column to its type; None if that is not possible, so that the value is not known."""
+    if text is None or pa.types.is_string(kind):
+        return pa.scalar(text, kind)
+    value = text.encode()
+    row = b"I" + version.relation_id.to_bytes(4, "big") + b"N\0\1t" + len(value).to_bytes(4, "big") + value
+    relation = replace(version.relation, xid=None, columns=(column,))
+    try:
+        found = decode_rows([row], replace(version, relation=relation, facts=None))[column.name]
+        return converted(found, kind)[0]
+    except (ValueError, pa.ArrowException):
+        return None
 
 
 def _check_columns(schema: pa.Schema) -> None:

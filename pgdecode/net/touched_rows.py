@@ -121,8 +121,11 @@ class TouchedRows:
         """Note that no change tells the values that a column has now."""
         self._set_places(name, _UNKNOWN)
 
-    def set_missing(self, name: str, value: pa.Scalar) -> None:
-        """Let all rows so far have a value of a column that was added."""
+    def set_missing(self, name: str, value: pa.Scalar | None) -> None:
+        """Let all rows so far have a value of a column that was added. None is an unknown value."""
+        if value is None:
+            self.forget(name)
+            return
         self._missing[name] = value
         self._set_places(name, _MISSING)
 
@@ -186,7 +189,10 @@ class TouchedRows:
                 elif name in self._places:
                     is_unknown[name] = self._is_unknown(name)
             else:
+                missing = self._missing.get(name)
                 values = self._batches[0][name], null_array(len(rows), kind)
+                if missing is not None:
+                    values = values[0], pa.repeat(missing, len(rows))
                 columns = [pa.chunked_array([items]) for items in values]
                 if name in self._places:
                     is_unknown[name] = self._is_unknown(name)
@@ -274,7 +280,7 @@ class TouchedRows:
         if len(self._batches) > 1:
             values = values.combine_chunks()
         found = _one(values.take(unless_negative(codes) if name in self._places else codes))
-        if name in self._missing:
+        if name in self._places and name in self._missing:
             found = pc.if_else(pc.fill_null(pc.equal(codes, _MISSING), False), self._missing[name], found)
         return found
 

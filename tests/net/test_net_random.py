@@ -29,14 +29,11 @@ FORMS: dict[str, tuple[dict[str, Any], bool]] = {
     "full, with a key": ({"identity": "f", "n_key": 2}, True),
     "nothing": ({"identity": "n", "n_key": 0}, False),
 }
-# What net changes cannot do yet.
-_LIMIT = pytest.mark.xfail(reason="facts of the catalog, and whole rows under ALTER TABLE, are not used yet")
 ALTERED = [
     pytest.param(
         form,
         facts,
         id=f"{form}, {'facts' if facts else 'no facts'}",
-        marks=[_LIMIT] if facts or FORMS[form][0].get("n_key") == 0 else [],
     )
     for form in FORMS
     for facts in (False, True)
