@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import counted, grouped
-from pgdecode._native.changes.row_tracker import DELETED, GONE, LIVE, UPDATE, RowTracker, ValuePlaces, kept_numbers
+from pgdecode._native.changes.row_tracker import DELETED, GONE, LIVE, UPDATE, NeededChanges, RowTracker, ValuePlaces
 from pgdecode.arrow.batch_sizes import table_of
 from pgdecode.arrow.distinct_values import plain_values, zipped
 from pgdecode.arrow.null_arrays import null_array
@@ -20,9 +20,9 @@ from pgdecode.net.keys import KeyNumbers
 from pgdecode.net.schema import ABOUT, UNKNOWN, schema_with_key
 from pgdecode.types.type_changes import TypeChange
 
-# How many bytes of changes to keep beyond those that rows need.
-_GARBAGE = 1 << 27
+# Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes.
 _FEW_ROWS = 1 << 16
+_MANY_BYTES = 1 << 30
 # The value of a column is in no change; it is the one that rows have which are older than the column.
 _UNKNOWN, _MISSING = -1, -2
 _ABOUT = [item.name for item in ABOUT]
@@ -55,7 +55,7 @@ class TouchedRows:
         self._keys = KeyNumbers([self.fields[name] for name in self.key])
         self._tracker = RowTracker(self.is_unique)
         self._batches: list[pa.RecordBatch] = []
-        self._n_changes = self._n_bytes = self._n_needed = 0
+        self._n_changes = self._n_bytes = 0
         # For columns that a change has not told: the change with the value of each row.
         self._places: dict[str, ValuePlaces] = {}
         self._others = OtherKeys()
@@ -96,8 +96,7 @@ class TouchedRows:
         self._n_changes += n
         self._n_bytes += kept.nbytes
         n_rows = len(self._tracker)
-        is_large = self._n_bytes > 8 * self._n_needed + _GARBAGE
-        if self._n_changes > (2 if is_large else 4) * n_rows + _FEW_ROWS:
+        if self._n_changes > (2 if self._n_bytes > _MANY_BYTES else 4) * n_rows + _FEW_ROWS:
             self._compact()
 
     def _untold(self, unchanged: pa.ListArray, told: Collection[str]) -> dict[str, Any]:
@@ -305,24 +304,24 @@ class TouchedRows:
         """Keep the values of rows, with the number of the row as that of its last change."""
         self._batches = [pa.RecordBatch.from_arrays([*columns], schema=self._stored_schema())]
         self._n_changes = len(self._batches[0])
-        self._n_bytes = self._n_needed = self._batches[0].nbytes
+        self._n_bytes = self._batches[0].nbytes
 
     def _compact(self) -> None:
         """Forget changes, and keys, that no row needs any more."""
-        state = self._columns()[3]
-        n_gone = pc.sum(pc.equal(state, GONE)).as_py() or 0
-        if n_gone > _FEW_ROWS + len(state) // 2 or len(self._keys) > _FEW_ROWS + 4 * len(state):
+        n_rows = len(self._tracker)
+        if self._tracker.n_gone() > _FEW_ROWS + n_rows // 2 or len(self._keys) > _FEW_ROWS + 4 * n_rows:
             self.identify(self.key, {}, -1, is_unique=self.is_unique)
             return
-        is_needed = bytearray(self._n_changes)
-        self._tracker.mark(is_needed)
+        needed = NeededChanges(self._n_changes)
+        self._tracker.mark(needed)
+        state = values_of(self._columns()[3]) if self._places else None
         for places in self._places.values():
-            places.mark(values_of(state), is_needed)
-        numbers = memoryview(kept_numbers(is_needed)).cast("q")
-        self._tracker.move(numbers)
+            places.mark(state, needed)
+        needed.count()
+        self._tracker.move(needed)
         for places in self._places.values():
-            places.move(numbers)
-        mask = pa.Array.from_buffers(pa.uint8(), len(is_needed), [None, pa.py_buffer(is_needed)]).cast(pa.bool_())
+            places.move(needed)
+        mask = pa.Array.from_buffers(pa.bool_(), self._n_changes, [None, needed.bitmap()])
         kept, first = [], 0
         for batch in self._batches:
             kept.append(batch.filter(mask.slice(first, len(batch))))
@@ -334,7 +333,6 @@ class TouchedRows:
         )
         self._batches = rows.to_batches()
         self._n_changes, self._n_bytes = len(rows), rows.nbytes
-        self._n_needed = self._n_bytes
 
     def _stored_schema(self) -> pa.Schema:
         return pa.schema([*ABOUT, *self.fields.values()])

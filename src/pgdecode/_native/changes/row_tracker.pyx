@@ -1,8 +1,8 @@
 """Follows rows from change to change, by the numbers of their keys."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from pgdecode._native.cursor cimport prefetch
 from pgdecode._native.fault cimport OK, FaultCode, unlikely
@@ -31,6 +31,10 @@ cdef struct Row:
     int32_t before    # the number of the key that it had before all changes, -1 if it was inserted
     int32_t previous  # the row before it with the same key, -1 if there is none
     uint8_t state
+
+
+cdef extern from *:
+    int popcount "__builtin_popcountll"(unsigned long long word) noexcept nogil
 
 
 cdef FaultCode room(Bytes *bytes, size_t size) noexcept nogil:
@@ -69,19 +73,57 @@ def op_codes(Py_ssize_t n, offsets, values, Py_ssize_t first):
     return hand_over(&out)
 
 
-def kept_numbers(const uint8_t[::1] is_needed):
-    """A buffer of int64: the number of each needed change among these, and -1 for the others."""
-    cdef Bytes out
-    cdef Py_ssize_t i
-    cdef int64_t n = 0
-    memset(&out, 0, sizeof(out))
-    if grow(&out, 8 * <size_t>is_needed.shape[0]) != OK:
-        raise MemoryError("no memory for changes")
-    out.size = 8 * <size_t>is_needed.shape[0]
-    for i in range(is_needed.shape[0]):
-        (<int64_t *>out.data)[i] = n if is_needed[i] else -1
-        n += is_needed[i]
-    return hand_over(&out)
+cdef class NeededChanges:
+    """Which changes rows still need: a bitmap, and how many of its bits are set before each word."""
+
+    cdef Bytes words    # uint64
+    cdef Bytes before   # int32
+    cdef Py_ssize_t n
+
+    def __cinit__(self, Py_ssize_t n):
+        cdef size_t n_words = <size_t>n // 64 + 1
+        memset(&self.words, 0, sizeof(Bytes))
+        memset(&self.before, 0, sizeof(Bytes))
+        self.n = n
+        if grow(&self.words, 8 * n_words) != OK or grow(&self.before, 4 * n_words) != OK:
+            raise MemoryError("no memory for changes")
+        memset(self.words.data, 0, 8 * n_words)
+        self.words.size = 8 * n_words
+
+    def __dealloc__(self):
+        free_bytes(&self.words)
+        free_bytes(&self.before)
+
+    cdef inline void add(self, int64_t change) noexcept nogil:
+        if 0 <= change < self.n:
+            (<uint64_t *>self.words.data)[change >> 6] |= <uint64_t>1 << (change & 63)
+
+    def count(self):
+        """Number the marked changes. Nothing is marked afterwards."""
+        cdef size_t i
+        cdef int32_t n = 0
+        for i in range(self.words.size // 8):
+            (<int32_t *>self.before.data)[i] = n
+            n += popcount((<uint64_t *>self.words.data)[i])
+
+    cdef inline int64_t number(self, int64_t change) noexcept nogil:
+        """The number of a change among those that are marked; -1 if it is not."""
+        cdef uint64_t word, bit
+        if not 0 <= change < self.n:
+            return change
+        word = (<uint64_t *>self.words.data)[change >> 6]
+        bit = <uint64_t>1 << (change & 63)
+        return (<int32_t *>self.before.data)[change >> 6] + popcount(word & (bit - 1)) if word & bit else -1
+
+    def bitmap(self):
+        """A buffer with the bits."""
+        cdef Bytes out
+        memset(&out, 0, sizeof(out))
+        if grow(&out, self.words.size) != OK:
+            raise MemoryError("no memory for changes")
+        memcpy(out.data, self.words.data, self.words.size)
+        out.size = self.words.size
+        return hand_over(&out)
 
 
 cdef class RowTracker:
@@ -294,23 +336,27 @@ cdef class RowTracker:
             raise IndexError("there is no such row")
         return (<Row *>self.rows.data)[row].state == LIVE and (<Row *>self.rows.data)[row].change == row
 
-    def mark(self, uint8_t[::1] is_needed):
+    def n_gone(self):
+        """How many rows were inserted and deleted."""
+        cdef int32_t i, found = 0
+        for i in range(self.n):
+            found += (<Row *>self.rows.data)[i].state == GONE
+        return found
+
+    def mark(self, NeededChanges needed not None):
         """Mark the last change of each row that is not gone."""
         cdef const Row *rows = <const Row *>self.rows.data
         cdef int32_t i
         for i in range(self.n):
             if rows[i].state != GONE:
-                if not 0 <= rows[i].change < is_needed.shape[0]:
-                    raise IndexError("there is no such change")
-                is_needed[rows[i].change] = 1
+                needed.add(rows[i].change)
 
-    def move(self, const int64_t[::1] numbers):
-        """Give the marked changes other numbers."""
+    def move(self, NeededChanges needed not None):
+        """Give the marked changes their numbers among these."""
         cdef Row *rows = <Row *>self.rows.data
         cdef int32_t i
         for i in range(self.n):
-            if 0 <= rows[i].change < numbers.shape[0]:
-                rows[i].change = numbers[rows[i].change]
+            rows[i].change = needed.number(rows[i].change)
 
     def in_order(self, Py_ssize_t n_changes):
         """A buffer of int32: the rows that are not gone, in the order of their last changes."""
@@ -418,23 +464,22 @@ cdef class ValuePlaces:
             elif ops[i] != DELETE:
                 (<int64_t *>self.places.data)[rows[i]] = first + i
 
-    def mark(self, const uint8_t[::1] states, uint8_t[::1] is_needed):
+    def mark(self, const uint8_t[::1] states, NeededChanges needed not None):
         """Mark the changes with values of rows that are live."""
         cdef const int64_t *places = <const int64_t *>self.places.data
         cdef Py_ssize_t i
         if states.shape[0] < self.n:
             raise IndexError("each row has a state")
         for i in range(self.n):
-            if states[i] == LIVE and 0 <= places[i] < is_needed.shape[0]:
-                is_needed[places[i]] = 1
+            if states[i] == LIVE:
+                needed.add(places[i])
 
-    def move(self, const int64_t[::1] numbers):
-        """Give the marked changes other numbers."""
+    def move(self, NeededChanges needed not None):
+        """Give the marked changes their numbers among these. Rows that are not live have no values."""
         cdef int64_t *places = <int64_t *>self.places.data
         cdef Py_ssize_t i
         for i in range(self.n):
-            if 0 <= places[i] < numbers.shape[0]:
-                places[i] = numbers[places[i]]
+            places[i] = needed.number(places[i])
 
     def column(self):
         """A buffer of int64: the places of all rows."""
