@@ -231,7 +231,8 @@ def with_facts(slot: Slot, *missing: str | None, storage: int = T) -> StatedFact
     assert isinstance(relation, Relation)
     numbers = tuple(range(1, len(relation.columns) + 1))
     values = (*[None] * (len(numbers) - len(missing)), *missing)
-    return StatedFacts(relation, len(slot.payloads) - 1, RelationFacts(numbers, values, (1,), ((T, storage),)))
+    facts = RelationFacts(numbers, values, (1,), ((T, storage),), max(numbers))
+    return StatedFacts(relation, len(slot.payloads) - 1, facts)
 
 
 def test_a_column_counts_from_the_position_at_which_it_was_added() -> None:

@@ -109,7 +109,8 @@ class AlteredTable(Slot):
         assert isinstance(relation, pgdecode.Relation)
         numbers, missing = tuple(c.number for c in self.columns), tuple(c.missing for c in self.columns)
         primary_key = tuple(self.key) if self.identity != "n" and not self.is_bag else ()
-        self.facts.append(StatedFacts(relation, position, RelationFacts(numbers, missing, primary_key, ((T, T),))))
+        facts = RelationFacts(numbers, missing, primary_key, ((T, T),), self.n_numbers)
+        self.facts.append(StatedFacts(relation, position, facts))
 
     @property
     def is_bag(self) -> bool:
