@@ -71,8 +71,9 @@ def _facts_from_json(plain: Mapping[str, Any], n_columns: int) -> RelationFacts:
         tuple(values.get(str(number)) for number in attnums),
         tuple(whole_number(number, 1, MAX_ATTNUM) for number in plain["primary_key"]),
         tuple((whole_number(oid, 0, MAX_OID), whole_number(node, 0, MAX_OID)) for oid, node in plain["storage"]),
-        whole_number(plain["n_attributes"], 0, MAX_ATTNUM),
-        plain["has_same_list"] is True,
+        # Without them, no column is known to have been added.
+        whole_number(plain.get("n_attributes", MAX_ATTNUM), 0, MAX_ATTNUM),
+        plain.get("has_same_list") is True,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
@@ -126,6 +127,19 @@ def test_old_rows_have_the_missing_value_unless_the_table_may_have_been_rewritte
     decoder.decode(slot.payloads)
     assert values_before(*decoder.catalog.versions("public.t")) == expected
     assert values_before(*RelationCatalog.from_json(decoder.catalog.to_json()).versions("public.t")) == expected
+
+
+def test_facts_without_the_numbers_of_all_columns_tell_of_no_column_that_it_was_added() -> None:
+    slot = slot_of(["id"], ["id", "note"])
+    catalog = stated(slot, facts_of((1,), (None,), (1,), STORAGE), facts_of((1, 2), (None, "x"), (1,), STORAGE))
+    plain = json.loads(catalog.to_json())
+    for item in plain["facts"]:
+        del item["facts"]["n_attributes"], item["facts"]["has_same_list"]
+    decoder = ChangeDecoder(catalog=RelationCatalog.from_json(json.dumps(plain)))
+    decoder.decode(slot.payloads)
+    before, after = decoder.catalog.versions("public.t")
+    assert after.facts is not None
+    assert values_before(before, after) == {}
 
 
 def test_facts_for_another_number_of_columns_are_refused() -> None:
