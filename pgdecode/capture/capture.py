@@ -48,8 +48,10 @@ _PAGE_HEADERS = (24, 40)
 # SQLSTATEs of a slot that another session holds (object_in_use), and of a server without a free slot
 # (configuration_limit_exceeded).
 _IN_USE, _NO_SLOT = "55006", "53400"
+# SQLSTATE of a lock that was not granted in time (lock_not_available).
+_LOCKED = "55P03"
 # How many times in a row tables may be altered after a snapshot was made.
-_COPY_TRIES = 10
+_COPY_TRIES = 20
 
 
 def _ignore_warning(text: str) -> None:
@@ -320,15 +322,23 @@ class Capture:
                 altered = self._copy_snapshot(journal, start, done)
             except ServerError as error:
                 self._check_stop()
+                if error.sqlstate == _LOCKED:
+                    # Another transaction waits to alter the table. The next snapshot is made after it.
+                    n_tries = self._again(n_tries, "a table")
+                    continue
                 if not error.may_pass or time.monotonic() >= deadline:
                     raise
                 self._on_warning(f"the copy begins again: {error}")
                 time.sleep(0.5)
                 continue
             deadline = time.monotonic() + self._retry_seconds
-            n_tries += bool(altered)
-            if n_tries == _COPY_TRIES:
-                raise StoppedError(f"table {altered[0]} is altered again and again: copy it later")
+            n_tries = self._again(n_tries, f"table {altered[0]}") if altered else 0
+
+    def _again(self, n_tries: int, what: str) -> int:
+        """Count an attempt to read tables that were altered, and refuse too many of them."""
+        if n_tries + 1 == _COPY_TRIES:
+            raise StoppedError(f"{what} is altered again and again: copy it later")
+        return n_tries + 1
 
     def _tables_to_copy(
         self, published: Sequence[PublishedTable], journal: Journal, done: Container[int]

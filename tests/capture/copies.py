@@ -214,20 +214,21 @@ def run(cluster: Cluster, seed: int, n_kills: int, folder: Path) -> tuple[list[s
     command += ["--streaming", "on"] * (cluster.major >= 14) + ["--two-phase"] * (cluster.major >= 15)
     command += ["--binary"] * (cluster.major >= 14 and rng.random() < 0.3)
     with Load(cluster, database, TABLES, varied=True):
-        for number in range(n_kills):
-            if number == n_kills // 2:
+        # First starts, copies of a table that is added later, and copies of tables that have been copied.
+        for part, again in enumerate(([], [], ["t"], ["u", "public.w"])):
+            if part == 1:
                 session.execute("ALTER PUBLICATION p ADD TABLE w")
-                counts["tables added"] += 1
-            again = [] if number < 3 or rng.random() < 0.3 else rng.sample(["t", "public.u"], rng.randrange(1, 3))
-            with log.open("ab") as errors:
-                process = subprocess.Popen([*command, "--copy", *again], stdout=errors, stderr=errors)
-            counts[kill(process, out, rng)] += 1
-    # What was killed last may still hold the slot.
-    for more in (["--copy"], ["--copy", "u"], []):
-        with log.open("ab") as errors:
-            code = subprocess.run([*command, *more], stdout=errors, stderr=errors, timeout=200).returncode
-        if code:
-            return [f"capture {more} ended with {code}: {log.read_text()[-1500:]}"], counts
+            for number in range(-(-n_kills // 4) + 1):
+                with log.open("ab") as errors:
+                    process = subprocess.Popen([*command, "--copy", *again], stdout=errors, stderr=errors)
+                if number < -(-n_kills // 4):
+                    counts[kill(process, out, rng)] += 1
+                elif process.wait(200):
+                    return [f"--copy {again} ended with {process.returncode}: {log.read_text()[-1500:]}"], counts
+    with log.open("ab") as errors:
+        code = subprocess.run(command, stdout=errors, stderr=errors, timeout=200).returncode
+    if code:
+        return [f"the last capture ended with {code}: {log.read_text()[-1500:]}"], counts
     problems = [f"{path.name} is left" for path in out.iterdir() if "partial" in path.name]
     try:
         counts["copies"] += len(copies_in_order(out))

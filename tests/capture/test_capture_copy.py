@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -173,6 +175,31 @@ def test_a_table_that_is_altered_after_the_snapshot_gets_another_one(
     in_snapshot += [lambda _: database.execute("TRUNCATE u")] * 20
     with pytest.raises(StoppedError, match=r"table public\.u is altered again and again: copy it later"):
         captured(database, tmp_path / "out", ["u"])
+
+
+def test_a_transaction_that_waits_to_alter_the_table_does_not_block_the_copy_for_ever(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    other = database.server.connect(database.name)
+    truncate = threading.Thread(target=other.execute, args=("TRUNCATE t; INSERT INTO t VALUES (2, 'b')",))
+    locked = Snapshot.lock
+
+    def lock(self: Snapshot, *arguments: Any) -> list[str]:
+        altered = locked(self, *arguments)
+        if truncate.ident is None:
+            truncate.start()
+            while database.execute("SELECT count(*) FROM pg_locks WHERE NOT granted") == [["0"]]:
+                time.sleep(0.01)
+        return altered
+
+    monkeypatch.setattr(Snapshot, "lock", lock)
+    for n_connections in (1, 2):
+        assert names(captured(database, tmp_path / "out", ["t"], connections=n_connections)) == ["public.t"]
+    truncate.join()
+    other.close()
+    assert_equal(database, tmp_path / "out")
+    assert list(copies.tables_of(tmp_path / "out")["t"]) == ["2"]
 
 
 def test_a_lost_connection_begins_the_copy_again(

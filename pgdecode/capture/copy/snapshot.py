@@ -16,6 +16,9 @@ from pgdecode.protocol.encoder import EPOCH
 
 # Without it, row-level security would leave out rows without an error.
 _SETTINGS = {"row_security": "off"}
+# Of connections that read rows. The table is locked already. So they wait only behind a lock that waits for that of the
+# snapshot, and all would wait for ever.
+_LOCK_TIMEOUT = "1s"
 # Of connections that read ranges. An index of a column of a row filter would be read for each range, and compiling
 # takes longer than it saves.
 _PLANS = ("enable_indexscan", "enable_bitmapscan", "jit")
@@ -114,7 +117,7 @@ class Snapshot:
                 return connection
 
             self.catalog = connected()
-            self.readers = [connected(client_encoding=encoding) for _ in range(n_readers)]
+            self.readers = [connected(client_encoding=encoding, lock_timeout=_LOCK_TIMEOUT) for _ in range(n_readers)]
             self.server_version = self.catalog.server_version
             for name in _PLANS if n_readers > 1 and self.server_version >= 140000 else ():
                 for reader in self.readers:
