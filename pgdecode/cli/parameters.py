@@ -343,7 +343,7 @@ OF_CHANGES = (
 OF_MESSAGES = ("in_stream", "keep", "fields")
 GROUPS: Mapping[str, Sequence[str]] = {
     "What to write": (
-        *("messages", "changes", "tables", "snapshots", "nets", "key"),
+        *("messages", "changes", "tables", "table", "snapshots", "nets", "key"),
         *("format", "overwrite", "show", "as_json", "limit", "kinds"),
     ),
     "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
