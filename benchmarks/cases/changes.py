@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pgdecode
 from benchmarks.cases.case import require
 from benchmarks.datasets import DataSet, Seen, followed, key_of
+from pgdecode.changes.table_rows import META, META_BEHIND
 
 # Table with typed columns, by the first part of the data set's name.
 TABLES = {
@@ -74,6 +75,35 @@ class Snapshot:
         return pgdecode.snapshot(self.payloads, self.table)
 
 
+@dataclass(frozen=True)
+class NetChanges:
+    """Fold the typed changes of a table, batch after batch."""
+
+    batches: list[pa.RecordBatch]
+    table: str
+
+    def __call__(self) -> pa.Table:
+        """Fold all batches."""
+        net = pgdecode.NetChanges()
+        net.add(self.batches)
+        return net.table()
+
+
+@dataclass(frozen=True)
+class LastChanges:
+    """Find the last change of each key with Arrow: no keys that move, no values that are left out."""
+
+    batches: list[pa.RecordBatch]
+    table: str
+
+    def __call__(self) -> pa.Table:
+        """Join all batches, and take the last changes."""
+        changes = pa.Table.from_batches(self.batches)
+        key = changes.schema.names[len(META) + len(META_BEHIND) + 1]
+        last = changes.group_by(key).aggregate([("_position", "max")])["_position_max"]
+        return changes.take(pc.index_in(last, changes["_position"]))
+
+
 def table_of(data: DataSet) -> str:
     """Return the table of a data set."""
     return TABLES[data.name.partition(".")[0]]
@@ -102,6 +132,16 @@ def filter_and_rows(data: DataSet) -> FilterAndRows:
 def snapshot(data: DataSet) -> Snapshot:
     """Prepare a snapshot of the table."""
     return Snapshot(data.payloads, table_of(data))
+
+
+def net_changes(data: DataSet) -> NetChanges:
+    """Decode the typed changes of the table."""
+    return NetChanges([*table_changes(data).decoded()], table_of(data))
+
+
+def last_changes(data: DataSet) -> LastChanges:
+    """Decode the typed changes of the table."""
+    return LastChanges([*table_changes(data).decoded()], table_of(data))
 
 
 def without_transactions(data: DataSet) -> str | None:
@@ -178,6 +218,16 @@ def verify_snapshot(data: DataSet, work: Snapshot) -> None:
     require(data, "number of rows", found.num_rows, len(keys))
     name = relation_of(data, work.table).columns[0].name
     require(data, "sum of keys", pc.sum(found[name]).as_py() or 0, sum(keys))
+
+
+def verify_net_changes(data: DataSet, work: NetChanges | LastChanges) -> None:
+    """Compare the keys of the rows that are there at the end with plain Python."""
+    found, keys = work(), keys_at_end(data, work.table)
+    is_there = pc.not_equal(found[found.schema.names[0]], "delete")
+    name = relation_of(data, work.table).columns[0].name
+    rows = found.filter(pc.and_(is_there, pc.is_valid(found[name])))
+    require(data, "number of rows", rows.num_rows, len(keys))
+    require(data, "sum of keys", pc.sum(rows[name]).as_py() or 0, sum(keys))
 
 
 def digest_snapshot(found: pa.Table) -> tuple[int, int]:
