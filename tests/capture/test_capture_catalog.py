@@ -19,6 +19,7 @@ from pgdecode.capture.catalog.relation_facts import read_facts
 from pgdecode.capture.connection import Connection
 from pgdecode.files.file_metadata import CATALOG_KEY, catalog_of
 from pgdecode.relations.relation_version import values_before
+from support.tiers import full
 
 # What is done to the table, the column whose old value is asked for, and whether it is known since version 11.
 STEPS = (
@@ -51,7 +52,9 @@ def catalog_from(paths: list[Path]) -> RelationCatalog:
     return decoder.catalog
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["captured after each step", "captured at the end"])
+@pytest.mark.parametrize(
+    "is_late", [full(False, id="captured after each step"), pytest.param(True, id="captured at the end")]
+)
 def test_old_rows_have_the_value_that_the_server_shows_in_a_column_that_was_added(
     database: Database, tmp_path: Path, is_late: bool
 ) -> None:
