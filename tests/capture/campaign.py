@@ -52,7 +52,17 @@ from support.oracles.reference_changes import Change
 
 # Tests of the suite: roles with every pinned setting, other publications, slots whose creation waits, silent
 # connections, synchronous standbys, databases that are not UTF-8.
-SITUATIONS = ("settings", "publications", "slot_creation", "silence", "standby", "encodings", "forms", "copy_rows")
+SITUATIONS = (
+    "settings",
+    "publications",
+    "slot_creation",
+    "silence",
+    "standby",
+    "encodings",
+    "forms",
+    "copy_rows",
+    "copy",
+)
 
 
 @dataclass
