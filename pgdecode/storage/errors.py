@@ -59,7 +59,6 @@ _CLASSES: dict[int | None, type[StorageError]] = {
     errno.EACCES: AccessDenied,
     errno.EPERM: AccessDenied,
 }
-CLASSES = {found.__name__: found for found in (*_CLASSES.values(), StorageError, StoreUnreachable)}
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def change_job(*names: str | None, **options: Any) -> ChangeJob:
 def written(
     folder: Path, payloads: list[bytes], cuts: list[int], group_rows: int = 10_000, statistics: bool = True
 ) -> list[Any]:
-    """Write a file for each slice of payloads between cuts. Without statistics, positions must be read."""
+    """Write a file for each slice of payloads between cuts."""
     folder.mkdir()
     for start, end in pairwise([0, *cuts, len(payloads)]):
         table = pa.table({"seq": pa.array(range(start, end), pa.int64()), "data": payloads[start:end]})
@@ -154,16 +154,15 @@ def transactions(n: int, rows: int = 3, after: int = 0x1000) -> Slot:
     return slot
 
 
-@pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
 def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_groups_end(
-    mode: str, statistics: bool, tasks: Tasks, rng: random.Random, tmp_path: Path
+    mode: str, tasks: Tasks, rng: random.Random, tmp_path: Path
 ) -> None:
     payloads = transactions(60).payloads
     # Each piece has a Begin.
     cuts = [place + rng.randrange(5) for place in range(50, 300, 50)]
     wanted = change_job(None, f"public.t{A}", mode=mode)
-    found = decoded(written(tmp_path / "raw", payloads, cuts, 20, statistics), wanted, tmp_path / "out")
+    found = decoded(written(tmp_path / "raw", payloads, cuts, 20), wanted, tmp_path / "out")
     assert found == expected(payloads, wanted)
     assert tasks.n_by_kind["SplitStatisticsTask"] > 10
     assert tasks.n_decoded_again == 0
@@ -186,13 +185,12 @@ def test_statistics_give_no_positions_that_do_not_increase_by_one(positions: lis
     assert [group.counted_from("seq") for group in file.groups] == [None]
 
 
-@pytest.mark.parametrize("statistics", [True, False], ids=["with statistics", "without"])
 def test_small_files_are_decoded_together_in_one_pass_and_named_apart(
-    statistics: bool, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, rng: random.Random, tmp_path: Path
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, rng: random.Random, tmp_path: Path
 ) -> None:
     payloads = transactions(200).payloads
     cuts = sorted(rng.sample(range(1, len(payloads)), 120))
-    files = written(tmp_path / "raw", payloads, cuts, statistics=statistics)
+    files = written(tmp_path / "raw", payloads, cuts)
     # Files may differ in the type of the payloads.
     for file in files[1::3]:
         table = pq.read_table(file.path)
