@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_udfs.columns.envelope_column import parse_pgoutput
     from spark_udfs.columns.row_column import from_pgoutput, register_relation
-    from spark_udfs.dataframes.auto_cdc import auto_cdc
     from spark_udfs.dataframes.captured_frame import read_capture
     from spark_udfs.dataframes.changes import changes, relation_catalog, table_changes
     from spark_udfs.dataframes.net_changes import net_changes
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from spark_udfs.dataframes.snapshot import snapshot
     from spark_udfs.jobs.decode_files import decode_files
     from spark_udfs.runtime.executors import check_executors
+    from spark_udfs.sources.auto_cdc import auto_cdc
     from spark_udfs.sources.registration import register
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "auto_cdc": "spark_udfs.dataframes.auto_cdc",
+    "auto_cdc": "spark_udfs.sources.auto_cdc",
     "changes": "spark_udfs.dataframes.changes",
     "check_executors": "spark_udfs.runtime.executors",
     "decode_files": "spark_udfs.jobs.decode_files",

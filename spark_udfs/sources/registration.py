@@ -40,4 +40,9 @@ def register(spark: SparkSession, **options: Unpack[RegisterKeywords]) -> None:
     """
     function, _ = envelope_function(options)
     spark.udf.register("parse_pgoutput", function)
+    register_source(spark)
+
+
+def register_source(spark: SparkSession) -> None:
+    """Register the data source "pgoutput" in a session."""
     spark.dataSource.register(PgoutputSourceWithTime if session_has_time(spark) else PgoutputSource)

@@ -15,6 +15,7 @@ from pgdecode.protocol.errors import listed
 from pgdecode.protocol.options import check_option
 from pgdecode.rows.own_names import OWN_NAMES
 from spark_udfs.schema.spark_types import arrow_schema
+from spark_udfs.sources.registration import register_source
 
 UnknownValues = Literal["error", "apart"]
 _SEQUENCE = ("_commit_lsn", "_position", "_part")
@@ -68,7 +69,7 @@ def auto_cdc(
         REPLICA IDENTITY FULL: fail the query; or leave it out of `changes`, and return it in `unknown`. It is never
         passed on as null.
     **options
-        Of the data source, if `raw` is a path. `register` must have made it known to the session.
+        Of the data source, if `raw` is a path.
 
     Returns
     -------
@@ -100,6 +101,8 @@ def auto_cdc(
         changes = raw
     else:
         session = SparkSession.active()
+        # Pipelines do not allow to register functions, which `register` does too.
+        register_source(session)
         changes = session.readStream.format("pgoutput").options(what=relation, **options).load(os.fspath(raw))
     missing = [name for name in _NEEDED if name not in changes.columns]
     if missing:
