@@ -129,3 +129,9 @@ def test_what_cannot_be_folded_is_an_error_that_says_why(spark: SparkSession) ->
 def test_a_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(TypeError, match="call net_changes for each batch, in foreachBatch"):
         net_changes(spark.readStream.format("rate").load())
+
+
+def test_linked_numbers_become_one() -> None:
+    found = module.connected([(1, 2), (3, 4), (5, 6), (2, 3)])
+    assert len({found[number] for number in (1, 2, 3, 4)}) == 1
+    assert found[5] == found[6] != found[1]

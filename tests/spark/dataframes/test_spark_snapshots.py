@@ -191,12 +191,6 @@ def test_a_missing_table_is_reported(spark: SparkSession) -> None:
     assert rows_of(snapshot(df, TABLE)) == []
 
 
-def test_linked_numbers_become_one() -> None:
-    found = module._connected([(1, 2), (3, 4), (5, 6), (2, 3)])
-    assert len({found[number] for number in (1, 2, 3, 4)}) == 1
-    assert found[5] == found[6] != found[1]
-
-
 @pytest.mark.full
 def test_the_rows_as_of_a_commit_are_those_of_the_local_function(spark: SparkSession) -> None:
     payloads = captures.capture("16.streams.v4").column
