@@ -252,6 +252,8 @@ def capture(
             raise click.UsageError("--json needs --status")
         if tables and not as_copy:
             raise click.UsageError(f"Got unexpected extra argument ({tables[0]}); tables need --copy")
+        if given["connections"] > 1 and not as_copy:
+            raise click.UsageError("--connections needs --copy")
         if drop:
             drop_slot(dsn, slot)
             click.echo(f"slot {printable(slot)}: dropped", err=True)
@@ -360,7 +362,7 @@ def _print_result(out: Path, result: CaptureResult, *, is_copied: bool) -> None:
     for item in result.copies:
         click.echo(f"{printable(item.table)}: {counted(item.rows, 'row')} copied at {lsn_to_text(item.lsn)}", err=True)
     if is_copied and not result.copies:
-        click.echo("no table was copied: all published tables have been", err=True)
+        click.echo("no table was copied: no published table is left to copy", err=True)
     reconnects = f", {counted(result.reconnects, 'reconnect')}" if result.reconnects else ""
     click.echo(
         f"{printable(str(out))}: {counted(result.messages, 'message')} ({size_text(result.payload_bytes)}) in "

@@ -94,7 +94,8 @@ class FileChanges:
         Return the changes of tables for `snapshot`: a table is found by its last name, and its changes under former
         names are included.
     net_key : sequence of str, optional
-        Collect the net changes of tables by this key; empty for the replica identity.
+        Collect the net changes of tables by this key; empty for the replica identity. Tables are found as for
+        `snapshot`.
     versions : mapping, optional
         All versions of the tables, from `last_versions` of a reader that has read the files. By default, rows have the
         columns of the versions so far.
@@ -152,9 +153,15 @@ class FileChanges:
             is_counted=files.is_counted,
         )
         self._versions = versions
-        # The names of tables, by what the engine is asked for: the same, or with `is_snapshot` the OIDs.
-        self._names: dict[str | int, str] = {} if is_snapshot else {name: name for name in relations}
-        if is_snapshot and versions is not None:
+        # The names of tables, by what the engine is asked for: the same, or if rows are collected, the OIDs.
+        self._names: dict[str | int, str] = {} if self.collects else {name: name for name in relations}
+        # The OIDs that tables had at the end of the run before.
+        self._former = {}
+        if net_key is not None:
+            for name in relations:
+                with suppress(KeyError):
+                    self._former[name] = last_named(self.engine.layout_catalog, name)
+        if self.collects and versions is not None:
             self._names = {oid: name for name, (oid, _) in versions.items()}
         self._text = TextOutput()
         self._typed = TableOutput[str | int](
@@ -241,7 +248,7 @@ class FileChanges:
         """Make the builders of the tables that have been described so far, or of all changes."""
         if not self.relations:
             return [(None, self._text.builder(engine))]
-        if self.is_snapshot and self._versions is None:
+        if self.collects and self._versions is None:
             self._find_tables(engine)
         everything = engine.options.include_uncommitted
         builders: list[tuple[str | None, LimitedBuilder]] = []
@@ -261,7 +268,7 @@ class FileChanges:
         return builders
 
     def _find_tables(self, engine: ChangeEngine) -> None:
-        """Find the OIDs of the tables that have the names of the snapshots now."""
+        """Find the OIDs of the tables that have the names now."""
         catalog = engine.layout_catalog
         for name in self.relations:
             with suppress(KeyError):
@@ -304,8 +311,8 @@ class FileChanges:
         Raises
         ------
         TableError
-            If no payload has described a table, or its columns cannot be decoded together; with `is_snapshot`, if the
-            last name of a table is another.
+            If no payload has described a table, or its columns cannot be decoded together; if rows are collected and
+            the last name of a table is another; if net changes would be of another table than in the run before.
         """
         engine = self.engine
         known = engine.catalog.names
@@ -314,13 +321,17 @@ class FileChanges:
             with self._table_errors():
                 full_name = named(name, known)
             try:
-                table = last_named(engine.layout_catalog, name) if self.is_snapshot else name
+                table = last_named(engine.layout_catalog, name) if self.collects else name
                 versions[name] = table, engine.versions_of(table)
             except KeyError as error:
                 is_renamed = full_name in engine.layout_catalog.names
                 raise TableError(
                     name, error.args[0] if is_renamed else _not_described(full_name, known), self._what
                 ) from None
+            former = self._former.get(name, table)
+            if former != table:
+                text = f"it is another table (OID {table}) than in the run before (OID {former}): use another folder"
+                raise TableError(name, text, self._what)
         return versions
 
     def has_other_columns(self, versions: TableVersions) -> bool:
@@ -340,7 +351,7 @@ class FileChanges:
         if not self.relations:
             yield None, self._text.builder(self.engine)
         for name, (table, _) in self.last_versions().items() if self.relations else ():
-            if self.is_snapshot and self._names.get(table) != name:
+            if self.collects and self._names.get(table) != name:
                 raise LayoutUnknown
             with self._table_errors():
                 yield name, self._builder(table, name)
@@ -394,14 +405,14 @@ class FileChanges:
             If the table has got other versions since its first rows.
         """
         assert isinstance(builder, TableBuilder)
+        if not builder.versions:
+            if rows is not None and len(rows):
+                raise LayoutUnknown
+            return
         if self._net_key is not None:
             with self._apply_faults(name):
                 net = self._nets.setdefault(name, NetChanges(self._net_key or None))
                 net.add(builder.schema.empty_table() if rows is None else rows)
-            return
-        if not builder.versions:
-            if rows is not None and len(rows):
-                raise LayoutUnknown
             return
         if name not in self._snapshots:
             self._snapshots[name] = self._new_snapshot(name, builder)

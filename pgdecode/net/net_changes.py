@@ -68,6 +68,9 @@ def net_changes(changes: Any, *, key: Sequence[str] | None = None) -> pa.Table:
     `_key_before`, and, to be safe, those with the keys of upserts. Then add the upserts, with unknown columns from the
     removed row of `_key_before`.
 
+    If the table was renamed, `ChangeDecoder.table` returns the changes under one name. Pass the OID of the table to it
+    to get all changes.
+
     Examples
     --------
     >>> capture = pq.read_table("tests/data/16.shop.v1.parquet")

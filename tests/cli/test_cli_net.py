@@ -134,3 +134,49 @@ def test_another_key_in_a_later_call_is_an_error(run: Shell) -> None:
 def test_options_that_do_not_fit_together_are_refused(run: Shell, options: list[str], message: str) -> None:
     done = run("decode", SHOP, "out", *options)
     assert (done.code, message in done.err) == (2, True), done.err
+
+
+def test_net_changes_follow_a_table_that_is_renamed(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "v"], keys=["id"], name="former")
+    slot.insert(T, "1", "a")
+    slot.insert(T, "2", "b")
+    slot.commit()
+    n_before = len(slot.payloads)
+    slot.begin(8)
+    slot.relation(T, ["id", "v"], keys=["id"])
+    slot.update(T, "5", UNCHANGED, old=["1", None], old_type="K")
+    slot.delete(T, "2", None, old_type="K")
+    slot.commit()
+    Path("in").mkdir()
+    written("in/0.parquet", slot.payloads[:n_before], seq=range(n_before))
+    assert run("decode", "in", "former", "--net", "public.former").code == 0
+    written("in/1.parquet", slot.payloads[n_before:], seq=range(n_before, len(slot.payloads)))
+    assert run("decode", "in", "out", "--net", TABLE).code == 0
+    [file] = [file for manifest in read_manifests(Path("out")) for file in manifest.files]
+    rows = pq.read_table(f"out/{file.name}").to_pylist()
+    assert [(row["_key_before"], row["_unknown"], row["id"], row["v"]) for row in rows] == [(None, [], "5", "a")]
+    # A call that continues with the former name would write nothing from now on.
+    done = run("decode", "in", "former", "--net", "public.former")
+    assert done.code == 2
+    assert done.err.endswith(f"--net public.former: 'public.former' was renamed to '{TABLE}'\n")
+
+
+def test_net_changes_of_another_table_with_the_name_are_refused_in_a_later_call(run: Shell) -> None:
+    slot = Slot()
+    for number in range(2):
+        slot.begin(7 + number)
+        slot.relation(T + number, ["id"], keys=["id"], name="t")
+        slot.insert(T + number, "1")
+        slot.commit()
+    half = len(slot.payloads) // 2
+    Path("in").mkdir()
+    written("in/0.parquet", slot.payloads[:half], seq=range(half))
+    assert run("decode", "in", "out", "--net", "public.t").code == 0
+    written("in/1.parquet", slot.payloads[half:], seq=range(half, 2 * half))
+    done = run("decode", "in", "out", "--net", "public.t")
+    assert done.code == 2
+    text = f"it is another table (OID {T + 1}) than in the run before (OID {T}): use another folder\n"
+    assert done.err.endswith(text), done.err
+    assert run("decode", "in", "new", "--net", "public.t").code == 0
