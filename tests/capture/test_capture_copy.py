@@ -334,6 +334,8 @@ def test_the_command_copies_and_inspect_lists_the_copies(database: Database, tmp
     done = called("capture", "--copy", database.dsn, str(out), "t", *options)
     assert "public.t: 20 rows copied at " in done.stderr
     assert "tables need --copy" in called("capture", database.dsn, str(out), "t", *options).stderr
+    two = ("--connections", "2")
+    assert "--connections needs --copy" in called("capture", database.dsn, str(out), *options, *two).stderr
     footers = [
         json.loads(pq.read_metadata(path).metadata[b"pgdecode.capture"]) for path in sorted(out.glob("*.parquet"))
     ]
