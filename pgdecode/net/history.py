@@ -93,6 +93,15 @@ class TableHistory:
             self.names[number][name]: (columns[name], value) for name, value in values_before(before, after).items()
         }
 
+    def added(self, number: int) -> set[str]:
+        """Find the columns that a version adds. One may have the name of a column that was dropped."""
+        found = {*self.columns(number)} - {*self.columns(number - 1)}
+        before, after = (self.versions[at].facts for at in (number - 1, number))
+        if before is not None and after is not None:
+            known = {*before.attnums}
+            found |= {name for name, n in zip(self.columns(number), after.attnums, strict=True) if n not in known}
+        return found
+
     def type_changes(self, before: int, after: int) -> dict[str, TypeChange]:
         """Find the columns whose type is another in a version than in the one before it."""
         old, new = (

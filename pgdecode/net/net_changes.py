@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,17 +287,23 @@ class NetChanges:
                     f"position {after.position}: the table is another one from here on (OID {after.relation_id}, "
                     f"before {before.relation_id}): make net changes of the changes before and after it apart"
                 )
+            added = self._history.added(at)
             changes = self._history.type_changes(at - 1, at)
+            changes = {name: change for name, change in changes.items() if name not in added}
             if len(rows):
                 for name, change in changes.items():
                     if name not in rows.key and not change.is_kept:
                         rows.forget(name)
+                for name in added & {*rows.fields}:
+                    rows.forget(name)
                 for name, (column, text) in self._history.values_before(at).items():
                     if name in rows.fields:
                         rows.set_missing(name, _value_of(text, column, after, rows.fields[name].type))
-            self._identify(rows, at, {name: change for name, change in changes.items() if name in rows.key})
+            self._identify(rows, at, {name: change for name, change in changes.items() if name in rows.key}, added)
 
-    def _identify(self, rows: TouchedRows, version: int, changes: Mapping[str, TypeChange]) -> None:
+    def _identify(
+        self, rows: TouchedRows, version: int, changes: Mapping[str, TypeChange], added: Collection[str] = ()
+    ) -> None:
         """Find rows by the key of a version."""
         key, is_unique = self._history.key(version)
         if self._given_key is not None:
@@ -305,7 +311,7 @@ class NetChanges:
         elif rows.is_unique and not is_unique and len(rows) and {*rows.key} <= {*key}:
             key, is_unique = rows.key, True  # a whole row has the former key, too
         is_same = (key, is_unique) == (rows.key, rows.is_unique)
-        if is_same and all(item.is_same_text for item in changes.values()):
+        if is_same and not {*key} & {*added} and all(item.is_same_text for item in changes.values()):
             return
         if not len(rows):
             rows.key, rows.is_unique = key, is_unique
@@ -319,7 +325,7 @@ class NetChanges:
                     f"position {position}: the key of the table is {listed(key)} from here on, and was "
                     f"{listed(rows.key)}: make net changes of the changes before and after it apart"
                 )
-        rows.identify(key, changes, position, is_unique=is_unique)
+        rows.identify(key, changes, position, is_unique=is_unique, added=added)
 
 
 def _value_of(text: str | None, column: Column, version: RelationVersion, kind: pa.DataType) -> pa.Scalar | None:

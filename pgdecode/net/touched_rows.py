@@ -161,16 +161,23 @@ class TouchedRows:
             self.identify(self.key, {}, -1, is_unique=self.is_unique)
 
     def identify(
-        self, key: Sequence[str], changes: Mapping[str, TypeChange], position: int, *, is_unique: bool
+        self,
+        key: Sequence[str],
+        changes: Mapping[str, TypeChange],
+        position: int,
+        *,
+        is_unique: bool,
+        added: Collection[str] = (),
     ) -> None:
         """Find rows by another key, or after the types of columns of the key have changed.
 
-        A row whose key is partly unknown is found by the other columns.
+        Columns that were added may have the names of columns that the former key had. A row whose key is partly unknown
+        is found by the other columns.
         """
         own, before, _, state = self._columns()
         rows = pc.indices_nonzero(pc.not_equal(state, GONE)).cast(pa.int32())
         own, before, state = own.take(rows), before.take(rows), state.take(rows)
-        former, keys = self.key, self._keys
+        former, keys = {*self.key} - {*added}, self._keys
         is_before = pc.greater_equal(before, 0)
         of_before = keys.values(pc.if_else(is_before, before, None))
         is_deleted = pc.equal(state, DELETED)

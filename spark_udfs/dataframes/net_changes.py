@@ -68,7 +68,7 @@ def net_changes(df: DataFrame, *, key: Sequence[str] | None = None) -> DataFrame
     Examples
     --------
     >>> raw = spark.read.parquet("tests/data/16.shop.v1.parquet")
-    >>> spark_udfs.net_changes(table_changes(raw, "public.products")).count()
+    >>> spark_udfs.net_changes(spark_udfs.table_changes(raw, "public.products")).count()
     60
     """
     if df.isStreaming:

@@ -44,19 +44,20 @@ class Rows:
         return tuple(repr(values.get(name, UNKNOWN)) for name in self.names)
 
     def take(self, wanted: Mapping[str, Any]) -> Touched | None:
-        """Remove a row with these values, the last one that was added."""
+        """Remove a row with these values: the one of which most are known, and of those the last that was added."""
         if tuple(wanted) != self.names:
             self.names, self.index = tuple(wanted), {}
             for row in self.rows.values():
                 self.index.setdefault(self.key(row.values), []).append(row)
         wanted_key, unknown = self.key(wanted), repr(UNKNOWN)
         keys = [wanted_key] if wanted_key in self.index else []
-        keys += [
+        possible = [
             key
             for key in self.index
             if unknown in (*key, *wanted_key)
             and all(a == b or unknown in (a, b) for a, b in zip(key, wanted_key, strict=True))
         ]
+        keys += sorted(possible, key=lambda key: key.count(unknown))
         for key in keys:
             if self.index[key]:
                 return self.rows.pop(id(self.index[key].pop()))
