@@ -373,29 +373,19 @@ def options_from(given: Mapping[str, Any]) -> Options:
         raise click.UsageError(str(error)) from error
 
 
-tables = click.option(
-    "--table",
-    "tables",
-    multiple=True,
-    metavar="SCHEMA.TABLE",
-    callback=_distinct,
-    help="Write the committed changes of a table as typed columns. Repeatable.",
+def _written(flag: str, name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make an option that names tables to write."""
+    return click.option(
+        flag, name, multiple=True, metavar="SCHEMA.TABLE", callback=_distinct, help=f"{help} Repeatable."
+    )
+
+
+tables = _written("--table", "tables", "Write the committed changes of a table as typed columns.")
+snapshots = _written(
+    "--snapshot", "snapshots", "Write the rows that a table has at the end, after all committed changes."
 )
-snapshots = click.option(
-    "--snapshot",
-    "snapshots",
-    multiple=True,
-    metavar="SCHEMA.TABLE",
-    callback=_distinct,
-    help="Write the rows that a table has at the end, after all committed changes. Repeatable.",
-)
-nets = click.option(
-    "--net",
-    "nets",
-    multiple=True,
-    metavar="SCHEMA.TABLE",
-    callback=_distinct,
-    help="Write the net changes of a table: one row for each row that the call's changes touched. Repeatable.",
+nets = _written(
+    "--net", "nets", "Write the net changes of a table: one row for each row that the call's changes touched."
 )
 key = click.option(
     "--key",
