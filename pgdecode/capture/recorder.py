@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgdecode.capture.catalog.file_catalog import CatalogContents, FileCatalog
@@ -120,8 +120,15 @@ class CaptureResult:
 
     def after(self, before: CaptureResult) -> CaptureResult:
         """Add what an earlier part of the run has received."""
-        sums = {item.name: getattr(before, item.name) + getattr(self, item.name) for item in fields(self)[:6]}
-        return replace(self, **sums, reconnects=before.reconnects + self.reconnects, copies=before.copies + self.copies)
+        sums = {name: getattr(before, name) + getattr(self, name) for name in _ADDED}
+        return replace(self, **sums)
+
+
+# What the parts of a run add up.
+_ADDED = (
+    *("messages", "payload_bytes", "received_messages", "received_bytes", "files", "file_bytes"),
+    *("reconnects", "copies"),
+)
 
 
 @dataclass(frozen=True)
