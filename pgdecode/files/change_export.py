@@ -36,8 +36,6 @@ from pgdecode.files.writers import CHANGE_LAYOUT, TABLE_LAYOUT, Writer, writer_t
 from pgdecode.payloads.workers import ONE_WORKER, Workers
 from pgdecode.protocol.options import Format
 
-_BUFFER = 1 << 20
-
 
 @dataclass
 class ChangeTotals:
