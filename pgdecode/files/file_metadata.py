@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from pgdecode.relations.relation_version import used_from
 from pgdecode.storage.object_path import FilePath, relative_name
 from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
 from pgdecode.types.encodings import SQL_ASCII, encoding_name
-from pgdecode.types.user_types import UserType, from_json, merged, overridden, readable
+from pgdecode.types.user_types import UserType, from_json, merged, readable
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
@@ -34,17 +34,6 @@ USED = "used"
 
 # The footer of a `PayloadFile` has been read.
 FileWithFooter = FilePath | PayloadFile
-
-
-def types_of(
-    files: Iterable[FileWithFooter], given: Mapping[str | int, str] | None = None
-) -> dict[str | int, str] | None:
-    """Read the types in the footers of files, as a value of `types=`. The caller's types take precedence.
-
-    Returns None without any types. Otherwise as `user_types_of`.
-    """
-    types = user_types_of(files)
-    return overridden(types, given) if types or given is not None else None
 
 
 def user_types_of(files: Iterable[FileWithFooter], before: Iterable[UserType] = ()) -> tuple[UserType, ...]:

@@ -40,14 +40,13 @@ from cluster import Cluster, Proxy, running
 
 from pgdecode import ChangeDecoder
 from pgdecode.capture.journal import read_log
-from pgdecode.files.file_metadata import types_of
 from servers.__main__ import MAJORS, found, install
 from servers.connection import ServerError
 from servers.reading import Message, Mode, Slots, modes
 from servers.scenario import Scenario
 from servers.verify import Account, fold, problems
 from support.change_rows import changes_of
-from support.footers import check_footers
+from support.footers import check_footers, types_of
 from support.oracles.reference_changes import Change
 
 # Tests of the suite: roles with every pinned setting, other publications, slots whose creation waits, silent

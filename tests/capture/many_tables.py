@@ -16,8 +16,9 @@ from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, FileRules, PluginOptions, receiver
 from pgdecode.capture.catalog.user_types import read_user_types
 from pgdecode.capture.connection import Connection
-from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, catalog_of, types_of
+from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY, catalog_of
 from servers.connection import Connection as Session
+from support.footers import types_of
 
 # Tables in one transaction, because each takes several locks.
 _STEP = 250

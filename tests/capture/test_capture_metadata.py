@@ -13,8 +13,9 @@ from conftest import Database
 
 from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, FileRules, PluginOptions
-from pgdecode.files.file_metadata import catalog_of, types_of
+from pgdecode.files.file_metadata import catalog_of
 from pgdecode.types.user_types import UserType, by_oid, from_json, merged, overridden, to_json
+from support.footers import types_of
 from support.tiers import full
 
 SQL = """

@@ -28,8 +28,9 @@ from pgdecode.capture import capture as capture_module
 from pgdecode.capture.catalog.user_types import read_types, read_user_types, types_query
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import ServerError
-from pgdecode.files.file_metadata import CATALOG_KEY, catalog_of, types_of, user_types_of
+from pgdecode.files.file_metadata import CATALOG_KEY, catalog_of, user_types_of
 from pgdecode.types.user_types import UserType
+from support.footers import types_of
 from support.tiers import full
 
 ADDRESS = "CREATE TYPE addr AS (street text, zip int)"

@@ -1,8 +1,8 @@
-"""Comparison of the index that footers give with that of all rows."""
+"""What the footers of files say: the types in them, and the index beside that of all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,20 @@ import pyarrow.parquet as pq
 
 from pgdecode.changes.checkpoint import state_to_json
 from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.files.file_metadata import control_of
+from pgdecode.files.file_metadata import control_of, user_types_of
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.partitions.partition_index import Partition, PartitionIndex, index_partitions
 from pgdecode.protocol.boundaries import ROWS
+from pgdecode.types.user_types import overridden
 
 _ROWS = {bytes([tag]) for tag in ROWS}
+
+
+def types_of(paths: Iterable[Path]) -> dict[str | int, str] | None:
+    """Read the types in the footers of files, as a value of `types=`. None if there are none."""
+    types = user_types_of(paths)
+    return overridden(types, None) if types else None
 
 
 def check_footers(folder: Path) -> bool:
