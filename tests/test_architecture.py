@@ -35,6 +35,7 @@ PACKAGES = [
     "pgdecode.files",
     "pgdecode.jobs",
     "pgdecode.capture",
+    "pgdecode.lake",
     "pgdecode.cli",
     "spark_udfs.schema",
     "spark_udfs.runtime",
