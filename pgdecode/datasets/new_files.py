@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgdecode.datasets.file_digest import NewFile
@@ -108,6 +108,10 @@ class NewFiles:
         if isinstance(self.folder, ObjectPath):
             return NewOutput(self.folder / name, name)
         return NewOutput(self.file or self.folder / LOG / NEW / unique(), name)
+
+    def as_first(self) -> NewFiles:
+        """Let the data set begin with this run, whose manifest lists all files."""
+        return replace(self, is_first=True)
 
     def payload_path(self, task: int = 0) -> FilePath:
         """Make the path of a file with payloads of undecided transactions, for `PayloadWriter`."""

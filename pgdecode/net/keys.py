@@ -39,6 +39,11 @@ class KeyNumbers:
             self._values.append(pa.RecordBatch.from_arrays(values, schema=self.schema))
         return pa.Array.from_buffers(pa.int32(), n, [None, found])
 
+    def find(self, columns: Sequence[pa.Array], n: int) -> pa.Array:
+        """Return the number of the key of each row; -1 if it is not known."""
+        found, _ = self._table.numbered(self._buffers(columns), n, False)
+        return pa.Array.from_buffers(pa.int32(), n, [None, found])
+
     def rename(self, names: Sequence[str]) -> None:
         """Give the columns other names."""
         self.schema = pa.schema([item.with_name(name) for item, name in zip(self.schema, names, strict=True)])
