@@ -20,10 +20,11 @@ from pgdecode.datasets.target import target_at
 from pgdecode.files.change_export import table_file_name
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.data_file import ColumnBounds, DataFile
+from pgdecode.lake.file_target import FileTarget
 from pgdecode.lake.table_format import StoredTable, TableChange
 from pgdecode.lake.target import ColumnSource
 from pgdecode.relations.schema_metadata import KEY
-from pgdecode.storage.object_path import FilePath, ObjectPath
+from pgdecode.storage.object_path import FilePath, ObjectPath, file_path
 from pgdecode.storage.object_store import delete_objects
 
 # What the manifest says that the data set has.
@@ -170,6 +171,11 @@ class ParquetFormat:
             delete_objects([path])
         else:
             path.unlink(missing_ok=True)
+
+
+def open_target(target: str, storage_options: Mapping[str, str] | None = None) -> FileTarget:
+    """Make the target of "parquet:FOLDER"."""
+    return FileTarget(target, ParquetFormat(file_path(target.removeprefix("parquet:"), storage_options)))
 
 
 def _table_state(change: TableChange) -> dict[str, Any]:
