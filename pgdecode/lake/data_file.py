@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.lake.target import ColumnSource
+
 
 @dataclass(frozen=True)
 class ColumnBounds:
@@ -55,6 +57,19 @@ def column_bounds(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Col
     """Read the bounds of the columns that are not nested from a footer, for all row groups together."""
     groups = range(metadata.num_row_groups)
     return {item.name: bounds_of(metadata, groups, leaf, item.type) for item, leaf in plain_columns(metadata, schema)}
+
+
+def renamed_bounds(
+    bounds: Mapping[str, ColumnBounds], schema: pa.Schema, columns: Mapping[str, ColumnSource]
+) -> dict[str, ColumnBounds]:
+    """Return the bounds of a file that stays when its table gets other columns, with the types of the new schema."""
+    found = {}
+    for item in schema:
+        of = bounds.get(columns[item.name].name or "")
+        if of is not None:
+            ends = (None if end is None else end.cast(item.type) for end in (of.minimum, of.maximum))
+            found[item.name] = ColumnBounds(of.nulls, *ends)
+    return found
 
 
 def plain_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> list[tuple[pa.Field, int]]:

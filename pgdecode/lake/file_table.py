@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.lake.applied import Applied
-from pgdecode.lake.data_file import DataFile, column_bounds
+from pgdecode.lake.data_file import DataFile, column_bounds, renamed_bounds
 from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
 from pgdecode.lake.target import ColumnSource, MissingRow, TableCounts
 from pgdecode.net.keys import KeyNumbers
@@ -90,10 +91,11 @@ class FileTable:
     def evolve(self, schema: pa.Schema, columns: Mapping[str, ColumnSource]) -> None:
         """Give the table other columns."""
         former, former_file = self._schema, self._file_schema
-        self._file_schema, files = self._format.evolve(self.name, schema, columns)
+        self._file_schema, stay = self._format.evolve(self.name, schema, columns)
         self._schema = schema
-        if files is not None:
-            self._files = {file.path: file for file in files}
+        if stay:
+            for path, file in self._files.items():
+                self._files[path] = replace(file, bounds=renamed_bounds(file.bounds, self._file_schema, columns))
             return
         for path, file in [*self._files.items()]:
             rows = self._read_file(file, former_file)

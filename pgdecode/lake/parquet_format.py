@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -128,11 +128,9 @@ class ParquetFormat:
         """Return the schema of the files of a new table. Parquet has all types."""
         return schema
 
-    def evolve(
-        self, name: str, schema: pa.Schema, columns: Mapping[str, ColumnSource]
-    ) -> tuple[pa.Schema, Sequence[DataFile] | None]:
+    def evolve(self, name: str, schema: pa.Schema, columns: Mapping[str, ColumnSource]) -> tuple[pa.Schema, bool]:
         """Return the schema of files of a table with other columns. All files are written anew."""
-        return schema, None
+        return schema, False
 
     def to_stored(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         """Return the values, which have the same types in files."""

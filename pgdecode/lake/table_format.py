@@ -104,13 +104,10 @@ class TableFormat(Protocol):
             If the format has no type for a column.
         """
 
-    def evolve(
-        self, name: str, schema: pa.Schema, columns: Mapping[str, ColumnSource]
-    ) -> tuple[pa.Schema, Sequence[DataFile] | None]:
+    def evolve(self, name: str, schema: pa.Schema, columns: Mapping[str, ColumnSource]) -> tuple[pa.Schema, bool]:
         """Plan other columns of a table, and return the schema of its files.
 
-        It also returns the files with the bounds of columns by their new names, if the metadata of the format do the
-        change. None: all files are written anew.
+        It also returns whether the files stay as they are. Otherwise all files are written anew.
         """
 
     def to_stored(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
