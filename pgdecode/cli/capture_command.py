@@ -94,7 +94,8 @@ def _retention(context: click.Context, option: click.Parameter, value: str | Non
     return Retention(seconds=seconds, bytes=None if seconds is not None else n_bytes)
 
 
-def _seconds(context: click.Context, option: click.Parameter, value: str) -> float:
+def duration(context: click.Context, option: click.Parameter, value: str) -> float:
+    """Parse a duration, in seconds."""
     found = seconds_from_text(value)
     if found is None:
         raise click.BadParameter(f"{value!r} is not a duration such as 30s, 5min or 1h", context, option)
@@ -193,7 +194,7 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     "--file-time",
     default="30s",
     show_default=True,
-    callback=_seconds,
+    callback=duration,
     metavar="DURATION",
     help="Begin a new file after this time. Messages in complete files are confirmed to the server.",
 )
@@ -209,7 +210,7 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     "retry_seconds",
     default="5min",
     show_default=True,
-    callback=_seconds,
+    callback=duration,
     metavar="DURATION",
     help="How long to try to reconnect after the connection is lost.",
 )

@@ -387,6 +387,7 @@ snapshots = _written(
 nets = _written(
     "--net", "nets", "Write the net changes of a table: one row for each row that the call's changes touched."
 )
+compared = _written("--table", "tables", "Compare only this table. Default: all.")
 key = click.option(
     "--key",
     multiple=True,

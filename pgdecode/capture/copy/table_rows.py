@@ -83,6 +83,23 @@ class TableRows:
         )
         forget_locks(snapshot.catalog)
 
+    @property
+    def types(self) -> list[Type]:
+        """The messages of types before the Relation."""
+        return [Type(column.type_id, *column.user_type) for column in self._table.columns if column.user_type]
+
+    @property
+    def relation(self) -> Relation:
+        """The message of the table."""
+        table = self._table
+        return Relation(
+            table.oid,
+            "" if table.namespace == "pg_catalog" else table.namespace,
+            table.name,
+            table.replica_identity,
+            tuple(Column(item.is_key, item.name, item.type_id, item.type_modifier) for item in table.columns),
+        )
+
     def header_payloads(self) -> list[bytes]:
         """Make the payloads before the rows: Begin, the message of the copy, types, Relation and Truncate."""
         snapshot, table = self._snapshot, self._table
@@ -95,14 +112,8 @@ class TableRows:
         messages = [
             Begin(snapshot.lsn, snapshot.time, COPY_XID),
             LogicalMessage(1, snapshot.lsn, COPY_PREFIX, json.dumps(content, ensure_ascii=False).encode()),
-            *(Type(column.type_id, *column.user_type) for column in table.columns if column.user_type),
-            Relation(
-                table.oid,
-                "" if table.namespace == "pg_catalog" else table.namespace,
-                table.name,
-                table.replica_identity,
-                tuple(Column(item.is_key, item.name, item.type_id, item.type_modifier) for item in table.columns),
-            ),
+            *self.types,
+            self.relation,
             Truncate(0, (table.oid,)),
         ]
         return [encode(message, self._codec) for message in messages]
