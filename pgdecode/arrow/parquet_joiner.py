@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
+import pyarrow as pa
+
 from pgdecode.arrow.thrift import (
     COLUMNS,
     I16,
@@ -30,6 +32,8 @@ MAGIC = b"PAR1"
 _NUM_ROWS = 3
 _GROUP_ROWS, _GROUP_OFFSET, _ORDINAL = 3, 5, 7
 _CHUNK_OFFSETS = (2, 4, 6)  # file_offset, offset_index_offset, column_index_offset
+_INDEXES = range(4, 8)
+_BLOOM_FILTERS = (14, 15)
 _PAGE_OFFSETS = (9, 10, 11, 14)  # data_page_offset, index_page_offset, dictionary_page_offset, bloom_filter_offset
 
 
@@ -54,24 +58,64 @@ class ParquetJoiner:
         """Whether no file has been added."""
         return not self._footer
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows so far."""
+        return self._n_rows
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the file so far."""
+        return self._end
+
     def add(self, parquet: memoryview) -> None:
         """Append the row groups of a complete Parquet file that pyarrow has written, without encryption."""
         length = int.from_bytes(parquet[-8:-4], "little")
         start = len(parquet) - 8 - length
         footer = StructReader(bytes(parquet[start : start + length])).struct()
+        self._begin(footer)
+        # The pages begin behind the first magic number.
+        for group in footer[ROW_GROUPS].value[1]:
+            self._add(group, self._end - len(MAGIC))
+        self._end += self._file.write(parquet[len(MAGIC) : start])
+
+    def add_group(self, footer: Struct, number: int, pages: pa.Buffer, start: int) -> None:
+        """Append a row group of another file, which has the same schema.
+
+        Parameters
+        ----------
+        footer : Struct
+            Of the other file. Its row group is changed.
+        number : int
+            Of the row group.
+        pages : pa.Buffer
+            The bytes of the row group.
+        start : int
+            Where they were in the file.
+        """
+        self._begin(footer)
+        group = footer[ROW_GROUPS].value[1][number]
+        for chunk in group[COLUMNS].value[1]:
+            # Page indexes and Bloom filters are elsewhere in the file.
+            for index in _INDEXES:
+                chunk.pop(index, None)
+            for index in _BLOOM_FILTERS:
+                chunk[META_DATA].value.pop(index, None)
+        self._add(group, self._end - start)
+        self._end += self._file.write(memoryview(pages))
+
+    def _begin(self, footer: Struct) -> None:
         if not self._footer:
             self._footer = footer
             self._end = self._file.write(MAGIC)
-        # The pages begin behind the first magic number.
-        moved = self._end - len(MAGIC)
-        for group in footer[ROW_GROUPS].value[1]:
-            _move(group, moved, len(self._groups))
-            self._n_rows += group[_GROUP_ROWS].value
-            self._groups.append(bytes(struct_bytes(group)))
-        self._end += self._file.write(parquet[len(MAGIC) : start])
 
-    def close(self) -> None:
-        """Write the footer. At least one file has been added."""
+    def _add(self, group: Struct, moved: int) -> None:
+        _move(group, moved, len(self._groups))
+        self._n_rows += group[_GROUP_ROWS].value
+        self._groups.append(bytes(struct_bytes(group)))
+
+    def close(self) -> bytes:
+        """Write the footer, and return it with all that follows it. At least one file has been added."""
         written = bytearray()
         last = 0
         for number, item in self._footer.items():
@@ -85,7 +129,9 @@ class ParquetJoiner:
                 written += value_bytes(item)
             last = number
         written.append(0)
-        self._file.write(written + len(written).to_bytes(4, "little") + MAGIC)
+        end = bytes(written + len(written).to_bytes(4, "little") + MAGIC)
+        self._end += self._file.write(end)
+        return end
 
 
 def _move(group: Struct, moved: int, ordinal: int) -> None:

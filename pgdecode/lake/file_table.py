@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pgdecode.arrow.null_arrays import null_array
 from pgdecode.lake.applied import Applied
-from pgdecode.lake.data_file import DataFile, column_bounds, renamed_bounds
+from pgdecode.lake.data_file import DataFile, renamed_bounds
+from pgdecode.lake.file_writer import GROUP_BYTES, FileWriter, Pieces, SourceFile
+from pgdecode.lake.net_rows import NetRows, array_of
 from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
-from pgdecode.lake.target import ColumnSource, MissingRow, TableCounts
-from pgdecode.net.keys import KeyNumbers
-from pgdecode.storage.parquet_input import opened, read_footer, readable
+from pgdecode.lake.target import ColumnSource, TableCounts
+from pgdecode.payloads.workers import Workers
 
-FIELD_ID = b"PARQUET:field_id"
+# At most so many small files are joined with others that are written, and always those up to this size.
+_MOST_JOINED = 8
+_LEAST_BYTES = 2**20
+# How many new rows are gathered at once.
+_NEW_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class TouchedFile:
+    """A file that is written anew.
+
+    Attributes
+    ----------
+    source : SourceFile
+    groups : dict
+        For each row group with rows that net changes claim: what `NetRows.claim` returns.
+    n_lost : int
+        How many rows nothing comes in the place of.
+    """
+
+    source: SourceFile
+    groups: dict[int, tuple[pa.Array, pa.Array]]
+    n_lost: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """About how many bytes it will have."""
+        file = self.source.file
+        return file.bytes * (file.rows - self.n_lost) // max(file.rows, 1)
+
+    def rows(self, number: int, schema: pa.Schema, net: NetRows) -> pa.Table:
+        """Read a row group, and put upserts in the place of the rows that they claim."""
+        rows = self.source.group(number, schema)
+        return net.replaced(rows, *self.groups[number]) if number in self.groups else rows
 
 
 class FileTable:
@@ -39,27 +70,16 @@ class FileTable:
     ) -> None:
         self.name, self._format, self._threads, self._file_bytes = name, format, threads, file_bytes
         self._stored = stored
-        self._reset()
-
-    def _reset(self) -> None:
-        """Take the state of the last commit."""
-        stored = self._stored
-        self._schema = pa.schema([]) if stored is None else stored.schema
-        self._file_schema = pa.schema([]) if stored is None else stored.file_schema
-        self._before = {} if stored is None else {file.path: file for file in stored.files}
-        self._files = dict(self._before)
-        self._is_created = False
-        self.counts = TableCounts(rows=self._n_rows())
-
-    def _n_rows(self) -> int:
-        return sum(file.rows for file in self._files.values())
+        self.forget()
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
     def change(self, applied: Applied) -> TableChange:
         """Return what the next commit does to the table."""
         if self._format.needs_file and not self._files:
-            self._write(self._file_schema.empty_table())
+            with Workers() as workers, self._writer(workers) as writer:
+                writer.write_empty_file()
+            self._replace((), writer.files)
         files = [*self._files.values()]
         added = [file for file in files if file.path not in self._before]
         removed = [file for path, file in self._before.items() if path not in self._files]
@@ -68,17 +88,22 @@ class FileTable:
     def set_committed(self, change: TableChange) -> None:
         """Take note that a change was committed."""
         self._stored = StoredTable(change.schema, change.file_schema, change.files, change.applied)
-        self._reset()
+        self.forget()
 
     def discard(self) -> None:
         """Discard what was done since the last commit."""
-        for path in [*self._files]:
-            self._remove(path)
-        self._reset()
+        self._replace([*self._files], ())
+        self.forget()
 
     def forget(self) -> None:
         """Go back to the last commit, but leave the files."""
-        self._reset()
+        stored = self._stored
+        self._schema = pa.schema([]) if stored is None else stored.schema
+        self._file_schema = pa.schema([]) if stored is None else stored.file_schema
+        self._before = {} if stored is None else {file.path: file for file in stored.files}
+        self._files = dict(self._before)
+        self._is_created = False
+        self.counts = TableCounts(rows=self._n_rows)
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -86,190 +111,195 @@ class FileTable:
         """Make the table empty, with these columns, whether it exists or not."""
         self._file_schema = self._format.create(self.name, schema)
         self._schema, self._is_created = schema, True
-        self._remove_all()
+        self._replace([*self._files], ())
 
     def evolve(self, schema: pa.Schema, columns: Mapping[str, ColumnSource]) -> None:
         """Give the table other columns."""
-        former, former_file = self._schema, self._file_schema
-        self._file_schema, stay = self._format.evolve(self.name, schema, columns)
-        self._schema = schema
+        former, former_files = self._schema, self._file_schema
+        file_schema, stay = self._format.evolve(self.name, schema, columns)
         if stay:
             for path, file in self._files.items():
-                self._files[path] = replace(file, bounds=renamed_bounds(file.bounds, self._file_schema, columns))
-            return
-        for path, file in [*self._files.items()]:
-            rows = self._read_file(file, former_file)
-            self._write(self._converted(rows, former, columns))
-            self._remove(path)
-        self._count_files()
+                self._files[path] = replace(file, bounds=renamed_bounds(file.bounds, file_schema, columns))
+        else:
+            self._convert(former, former_files, schema, file_schema, columns)
+        self._schema, self._file_schema = schema, file_schema
 
     def apply(self, net: pa.Table) -> None:
         """Apply net changes."""
-        action = net["_action"]
-        if net.num_rows and action[0].as_py() == "truncate":
-            self._remove_all()
+        if net.num_rows and net["_action"][0].as_py() == "truncate":
+            self._replace([*self._files], ())
             self.counts.truncates += 1
-            net, action = net.slice(1), action.slice(1)
+            net = net.slice(1)
         if not net.num_rows:
             return
-        is_upsert = pc.equal(action, "upsert")
-        n_upserts = pc.sum(is_upsert).as_py()
+        net_rows = NetRows(net, self._format, self._file_schema)
+        with Workers(self._threads) as workers:
+            touched = self._touched(net_rows, workers) if net_rows.has_claims else []
+            new, n_missing = net_rows.unclaimed()
+            self._rewrite(net_rows, touched, new, workers)
+        n_upserts = net_rows.is_upsert.true_count
         self.counts.upserts += n_upserts
         self.counts.deletes += net.num_rows - n_upserts
-        _Simple(self, net).run()
-        self._count_files()
+        self.counts.missing += n_missing
 
     def read(self) -> pa.RecordBatchReader:
         """Read all rows, with the types of the format."""
         return pa.RecordBatchReader.from_batches(self._file_schema, self._batches())
 
-    # -- files ---------------------------------------------------------------------------------------------------------
-
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._files.values():
-            yield from self._read_file(file, self._file_schema).to_batches()
+            source = SourceFile(self._format, file)
+            for number in range(source.n_groups):
+                yield from source.group(number, self._file_schema).to_batches()
 
-    def _read_file(self, file: DataFile, schema: pa.Schema) -> pa.Table:
-        with readable(self._format.path(file)) as source:
-            parquet = opened(source, read_footer(source).metadata)
-            return as_schema(parquet.read(), schema)
+    # -- rows that change ----------------------------------------------------------------------------------------------
 
-    def _write(self, rows: pa.Table) -> None:
-        new = self._format.new_file(self.name)
-        with new, pq.ParquetWriter(new, self._file_schema, compression="zstd") as writer:
-            writer.write_table(rows)
-        path = self._format.accept(self.name, new, rows.num_rows)
-        file = DataFile(path, rows.num_rows, 0)
-        with readable(self._format.path(file)) as source:
-            metadata = read_footer(source).metadata
-        n_bytes = new.digested("", 0).bytes
-        bounds = column_bounds(metadata, self._file_schema)
-        self._files[path] = DataFile(path, rows.num_rows, n_bytes, bounds, metadata)
+    def _touched(self, net: NetRows, workers: Workers) -> list[TouchedFile]:
+        """Find the files with rows that net changes claim."""
+        schema = pa.schema([self._file_schema.field(name) for name in net.key])
 
-    def _remove(self, path: str) -> None:
-        file = self._files.pop(path)
-        if path not in self._before:
-            self._format.discard(file)
+        def matches(file: DataFile) -> tuple[SourceFile, list[tuple[int, memoryview, memoryview]]]:
+            source = SourceFile(self._format, file)
+            found = []
+            for number in range(source.n_groups):
+                if net.may_match(source.bounds(number, schema)):
+                    rows = source.group(number, schema)
+                    found.append((number, *net.find([array_of(column) for column in rows.columns], len(rows))))
+            return source, [item for item in found if len(item[1])]
 
-    def _remove_all(self) -> None:
-        for path in [*self._files]:
-            self._remove(path)
-        self._count_files()
+        candidates = [file for file in self._files.values() if file.rows and net.may_match(file.bounds)]
+        touched = []
+        for source, found in workers.map(matches, candidates):
+            claims = {number: net.claim(rows, numbers) for number, rows, numbers in found}
+            groups = {number: item for number, item in claims.items() if len(item[0])}
+            if groups:
+                touched.append(TouchedFile(source, groups, sum(net.n_lost(by) for _, by in groups.values())))
+        return touched
 
-    def _count_files(self) -> None:
-        added = [file for path, file in self._files.items() if path not in self._before]
-        self.counts.rows = self._n_rows()
-        self.counts.files_added, self.counts.bytes_added = len(added), sum(file.bytes for file in added)
-        self.counts.files_removed = len(self._before.keys() - self._files.keys())
+    def _rewrite(self, net: NetRows, touched: list[TouchedFile], new: pa.Array, workers: Workers) -> None:
+        """Write the files anew that have changed rows, and new rows to new files."""
+        bytes_of_row = sum(file.bytes for file in self._files.values()) / max(self._n_rows, 1)
+        joined = [file for file in touched if file.n_bytes < self._file_bytes // 2]
+        n_bytes = len(new) * (bytes_of_row or net.rows.nbytes / (4 * len(net.rows)))
+        n_bytes += sum(file.n_bytes for file in joined)
+        joined += [TouchedFile(SourceFile(self._format, file), {}) for file in self._small_files(touched, n_bytes)]
+        with (
+            self._writer(workers, self._file_bytes * 3 // 2) as same_files,
+            self._writer(workers) as new_files,
+        ):
+            for file in touched:
+                if file not in joined:
+                    self._write_again(net, file, same_files)
+            same_files.finish()
+            self._join(net, joined, new, new_files)
+        self._replace({file.source.file.path for file in (*touched, *joined)}, [*same_files.files, *new_files.files])
 
-    def _converted(self, rows: pa.Table, former: pa.Schema, columns: Mapping[str, ColumnSource]) -> pa.Table:
-        """Give stored rows the columns of the table now."""
-        made = []
-        for item in self._file_schema:
-            source = columns[item.name]
-            if source.name is None:
-                typed = self._schema.field(item.name)
-                missing = pa.scalar(None, typed.type) if source.missing is None else source.missing
-                column = pa.chunked_array([pa.repeat(missing, rows.num_rows)], typed.type)
-                made.append(self._format.to_stored(column, item))
-            elif source.convert is None:
-                made.append(cast(rows[source.name], item.type))
+    def _small_files(self, touched: list[TouchedFile], n_bytes: float) -> list[DataFile]:
+        """Choose untouched files that are joined with others that are written, which have so many bytes.
+
+        The smallest come first. One that is much larger than those before it stays. So each row is written again a few
+        times only, as its file grows, and few small files remain.
+        """
+        if not n_bytes:
+            return []
+        paths = {file.source.file.path for file in touched}
+        small = [file for file in self._files.values() if file.rows and file.bytes < self._file_bytes // 2]
+        small = sorted((file for file in small if file.path not in paths), key=lambda file: file.bytes)
+        found: list[DataFile] = []
+        for file in small[:_MOST_JOINED]:
+            if n_bytes >= self._file_bytes or file.bytes > max(2 * n_bytes, _LEAST_BYTES):
+                break
+            found.append(file)
+            n_bytes += file.bytes
+        return found
+
+    def _write_again(self, net: NetRows, file: TouchedFile, writer: FileWriter) -> None:
+        """Write a file anew. Row groups without changed rows are copied."""
+
+        def replaced(number: int) -> Pieces:
+            rows = file.rows(number, self._file_schema, net)
+            return writer.encoded(rows) if len(rows) else []
+
+        for number in range(file.source.n_groups):
+            if number in file.groups:
+                writer.put(replaced, number)
             else:
-                column = self._format.to_typed(rows[source.name], former.field(source.name))
-                made.append(self._format.to_stored(source.convert(column), item))
-        return pa.Table.from_arrays(made, schema=self._file_schema)
+                writer.copy(file.source, number)
+        writer.end_file()
 
+    def _join(self, net: NetRows, files: list[TouchedFile], new: pa.Array, writer: FileWriter) -> None:
+        """Write the rows of small files, and new ones, to files of the usual size."""
+        for file in files:
+            for number in range(file.source.n_groups):
+                is_large = file.source.metadata.row_group(number).total_byte_size >= GROUP_BYTES // 4
+                if number not in file.groups and is_large and writer.can_copy(file.source):
+                    writer.copy(file.source, number)
+                else:
+                    writer.write(file.rows(number, self._file_schema, net))
+        for start in range(0, len(new), _NEW_ROWS):
+            writer.write(net.new_rows(new.slice(start, _NEW_ROWS)).cast(self._file_schema))
+        writer.end_file()
 
-class _Simple:
-    """Applies net changes by reading every file."""
+    def _convert(
+        self,
+        former: pa.Schema,
+        former_files: pa.Schema,
+        schema: pa.Schema,
+        file_schema: pa.Schema,
+        columns: Mapping[str, ColumnSource],
+    ) -> None:
+        """Write all files anew, with other columns."""
 
-    def __init__(self, table: FileTable, net: pa.Table) -> None:
-        self.table = table
-        format, schema = table._format, table._file_schema
-        before = net["_key_before"].combine_chunks()
-        self.names = [item.name for item in before.type]
-        self.is_unique = len(self.names) < len(schema)
-        has_key = before.is_valid()
-        self.net = net
-        self.rows = pa.Table.from_arrays([format.to_stored(net[item.name], item) for item in schema], schema=schema)
-        keys = []
-        for name in self.names:
-            item = schema.field(name)
-            key = format.to_stored(pa.chunked_array([pc.struct_field(before, name)]), item).combine_chunks()
-            own = self.rows[name].combine_chunks()
-            keys.append(pc.if_else(has_key, key, own) if self.is_unique else key)
-        self.numbers = KeyNumbers([schema.field(name) for name in self.names])
-        numbers = self.numbers.numbered(keys, net.num_rows).to_pylist()
-        self.claims: dict[int, list[int]] = {}
-        has = has_key.to_pylist()
-        for row in sorted(range(len(numbers)), key=lambda row: not has[row]):
-            if has[row] or self.is_unique:
-                self.claims.setdefault(numbers[row], []).append(row)
-        self.old: dict[int, pa.Table] = {}
-        self.has = has
+        def converted(source: SourceFile, number: int) -> Pieces:
+            rows = source.group(number, former_files)
+            made = []
+            for item in file_schema:
+                of = columns[item.name]
+                if of.name is None:
+                    typed = schema.field(item.name).type
+                    missing = pa.scalar(None, typed) if of.missing is None else of.missing
+                    column = pa.chunked_array([pa.repeat(missing, len(rows))], typed)
+                    made.append(self._format.to_stored(column, item))
+                elif of.convert is None:
+                    column = rows[of.name]
+                    made.append(column if column.type == item.type else column.cast(item.type))
+                else:
+                    column = self._format.to_typed(rows[of.name], former.field(of.name))
+                    made.append(self._format.to_stored(of.convert(column), item))
+            return writer.encoded(pa.Table.from_arrays(made, schema=file_schema))
 
-    def run(self) -> None:
-        table, schema = self.table, self.table._file_schema
-        for path, file in [*table._files.items()]:
-            rows = table._read_file(file, schema)
-            stays = [True] * rows.num_rows
-            columns = [rows[name].combine_chunks() for name in self.names]
-            for at, number in enumerate(self.numbers.find(columns, rows.num_rows).to_pylist()):
-                claims = self.claims.get(number)
-                if claims is None:
-                    continue
-                if claims:
-                    self.old[claims.pop(0)] = rows.slice(at, 1)
-                    stays[at] = False
-                elif self.is_unique:
-                    stays[at] = False
-            if not all(stays):
-                table._remove(path)
-                left = rows.filter(pa.array(stays))
-                if left.num_rows:
-                    table._write(left)
-        new = []
-        unknown = self.net["_unknown"].to_pylist()
-        for row, action in enumerate(self.net["_action"].to_pylist()):
-            if self.has[row] and row not in self.old:
-                if action == "upsert" and unknown[row]:
-                    raise MissingRow(self.net["_position"][row].as_py())
-                table.counts.missing += 1
-            if action == "upsert":
-                values = self.rows.slice(row, 1)
-                for name in unknown[row] or ():
-                    index = schema.get_field_index(name)
-                    values = values.set_column(index, schema.field(index), self.old[row][name])
-                new.append(values)
-        if new:
-            table._write(pa.concat_tables(new))
+        with (
+            Workers(self._threads) as workers,
+            FileWriter(self.name, self._format, file_schema, workers, self._file_bytes * 3 // 2) as writer,
+        ):
+            for file in self._files.values():
+                source = SourceFile(self._format, file)
+                for number in range(source.n_groups):
+                    writer.put(converted, source, number)
+                writer.end_file()
+        self._replace([*self._files], writer.files)
 
+    # -- files ---------------------------------------------------------------------------------------------------------
 
-def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give the rows of a file the columns of a table."""
-    if rows.schema.equals(schema):
-        return rows.replace_schema_metadata(schema.metadata)
-    sources = file_columns(rows.schema, schema)
-    columns = []
-    for item, name in zip(schema, sources, strict=True):
-        if name is None:
-            columns.append(pa.chunked_array([null_array(rows.num_rows, item.type)]))
-        else:
-            columns.append(cast(rows[name], item.type))
-    return pa.Table.from_arrays(columns, schema=schema)
+    @property
+    def _n_rows(self) -> int:
+        return sum(file.rows for file in self._files.values())
 
+    def _writer(self, workers: Workers, file_bytes: int | None = None) -> FileWriter:
+        return FileWriter(self.name, self._format, self._file_schema, workers, file_bytes or self._file_bytes)
 
-def file_columns(file: pa.Schema, schema: pa.Schema) -> list[str | None]:
-    """Return the name in a file of each column of a table; None if the file does not have it."""
-    ids = {item.metadata[FIELD_ID]: item.name for item in file if FIELD_ID in (item.metadata or {})}
-    names = set(file.names)
-    found = []
-    for item in schema:
-        number = (item.metadata or {}).get(FIELD_ID)
-        found.append(ids.get(number) if number is not None and ids else item.name if item.name in names else None)
-    return found
-
-
-def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Convert a column to a type."""
-    return column if column.type == kind else column.cast(kind)
+    def _replace(self, removed: Iterable[str], added: Iterable[DataFile]) -> None:
+        """Take files out of the table, and add others."""
+        for path in removed:
+            file = self._files.pop(path)
+            if path not in self._before:
+                self._format.discard(file)
+        self._files |= {file.path: file for file in added}
+        n_rows = self._n_rows
+        if n_rows:
+            for path in [path for path, file in self._files.items() if not file.rows]:
+                self._replace([path], ())
+        new = [file for path, file in self._files.items() if path not in self._before]
+        self.counts.rows, self.counts.files_added = n_rows, len(new)
+        self.counts.bytes_added = sum(file.bytes for file in new)
+        self.counts.files_removed = len(self._before.keys() - self._files.keys())

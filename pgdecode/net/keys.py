@@ -39,18 +39,18 @@ class KeyNumbers:
             self._values.append(pa.RecordBatch.from_arrays(values, schema=self.schema))
         return pa.Array.from_buffers(pa.int32(), n, [None, found])
 
-    def find(self, columns: Sequence[pa.Array], n: int) -> pa.Array:
-        """Return the number of the key of each row; -1 if it is not known."""
-        found, _ = self._table.numbered(self._buffers(columns), n, False)
-        return pa.Array.from_buffers(pa.int32(), n, [None, found])
+    def find(self, columns: Sequence[pa.Array], n: int) -> tuple[memoryview, memoryview]:
+        """Find the rows with known keys: their numbers from 0, and the numbers of their keys. Threads may call it."""
+        rows, numbers = self._table.find(self._buffers(columns, is_added=False), n)
+        return memoryview(rows).cast("i"), memoryview(numbers).cast("i")
 
     def rename(self, names: Sequence[str]) -> None:
         """Give the columns other names."""
         self.schema = pa.schema([item.with_name(name) for item, name in zip(self.schema, names, strict=True)])
         self._values = [batch.rename_columns([*names]) for batch in self._values]
 
-    def _buffers(self, columns: Sequence[pa.Array]) -> list[Column]:
-        return [_column(column, numbers) for column, numbers in zip(columns, self._nested, strict=True)]
+    def _buffers(self, columns: Sequence[pa.Array], *, is_added: bool = True) -> list[Column]:
+        return [_column(column, numbers, is_added) for column, numbers in zip(columns, self._nested, strict=True)]
 
     def values(self, numbers: pa.Array) -> pa.Table:
         """Return the values of keys; null for the number null."""
@@ -63,11 +63,15 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(kind) and not pa.types.is_boolean(kind) and kind.bit_width <= 64)
 
 
-def _column(array: pa.Array, numbers: dict[Any, int]) -> Column:
-    """Describe the buffers of a column."""
+def _column(array: pa.Array, numbers: dict[Any, int], is_added: bool) -> Column:
+    """Describe the buffers of a column. Nested values have numbers, which unknown ones get only if they are added."""
     kind = array.type
     if pa.types.is_nested(kind):
-        found = [numbers.setdefault(value, len(numbers)) for value in plain_values(array)]
+        values = plain_values(array)
+        if is_added:
+            found = [numbers.setdefault(value, len(numbers)) for value in values]
+        else:
+            found = [numbers.get(value, -1) for value in values]
         array = pa.array(found, pa.int64())
     elif pa.types.is_boolean(kind) or pa.types.is_null(kind):
         array = array.cast(pa.uint8())

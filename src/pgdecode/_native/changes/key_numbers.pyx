@@ -2,7 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from pgdecode._native.cursor cimport prefetch
@@ -71,12 +71,10 @@ cdef class KeyTable:
     cdef bint is_number       # keys are numbers of up to 8 bytes
     cdef Bytes encoded        # the bytes of all keys, one after the other
     cdef Bytes ends           # int64: where each ends
-    cdef Bytes rows           # the bytes of a block's keys
 
     def __cinit__(self, bint is_number):
         memset(&self.encoded, 0, sizeof(Bytes))
         memset(&self.ends, 0, sizeof(Bytes))
-        memset(&self.rows, 0, sizeof(Bytes))
         self.is_number = is_number
         self.seed = int.from_bytes(os.urandom(8), "little")
         self.n = self.null_number = 0
@@ -89,7 +87,6 @@ cdef class KeyTable:
         free(self.slots)
         free_bytes(&self.encoded)
         free_bytes(&self.ends)
-        free_bytes(&self.rows)
 
     def __len__(self):
         return self.n
@@ -191,13 +188,17 @@ cdef class KeyTable:
         self,
         const KeyColumn *columns,
         Py_ssize_t n_columns,
+        Bytes *rows,
         int64_t n,
         int32_t *to,
         int64_t *new,
         int64_t *n_new,
         bint is_added,
     ) noexcept nogil:
-        """Number the keys of several columns. -1 without memory, -2 if a column's offsets are wrong."""
+        """Number the keys of several columns. -1 without memory, -2 if a column's offsets are wrong.
+
+        `rows` has the bytes of a block's keys. It is the caller's, because several threads may look up keys.
+        """
         cdef uint64_t[BLOCK] hashes
         cdef size_t[BLOCK + 1] starts
         cdef int64_t row, in_block
@@ -206,19 +207,19 @@ cdef class KeyTable:
         cdef Py_ssize_t i
         while start < n:
             in_block = min(<int64_t>BLOCK, n - start)
-            self.rows.size = 0
+            rows.size = 0
             for row in range(in_block):
-                starts[row] = self.rows.size
+                starts[row] = rows.size
                 for i in range(n_columns):
-                    if unlikely(not self.append(&columns[i], start + row)):
-                        return -1 if reserve(&self.rows, 64) != OK else -2
-                hashes[row] = hash_of(self.rows.data + starts[row], self.rows.size - starts[row], self.seed)
+                    if unlikely(not self.append(rows, &columns[i], start + row)):
+                        return -1 if reserve(rows, 64) != OK else -2
+                hashes[row] = hash_of(rows.data + starts[row], rows.size - starts[row], self.seed)
                 prefetch(&self.slots[hashes[row] & self.mask])
-            starts[in_block] = self.rows.size
+            starts[in_block] = rows.size
             for row in range(in_block):
                 n_before = self.n
                 to[start + row] = self.number_of(
-                    hashes[row], self.rows.data + starts[row], starts[row + 1] - starts[row], is_added
+                    hashes[row], rows.data + starts[row], starts[row + 1] - starts[row], is_added
                 )
                 if unlikely(to[start + row] < 0 and is_added):
                     return -1
@@ -228,7 +229,7 @@ cdef class KeyTable:
             start += in_block
         return 0
 
-    cdef inline bint append(self, const KeyColumn *column, int64_t row) noexcept nogil:
+    cdef inline bint append(self, Bytes *rows, const KeyColumn *column, int64_t row) noexcept nogil:
         """Append a value to the bytes of a key, so that no two different keys have the same bytes."""
         cdef uint64_t length = 0
         cdef int64_t at = column.first + row
@@ -248,16 +249,16 @@ cdef class KeyTable:
         is_null = not is_valid(column, row)
         if is_null:
             length = 0
-        if reserve(&self.rows, length + 9) != OK:
+        if reserve(rows, length + 9) != OK:
             return False
-        self.rows.data[self.rows.size] = is_null
-        self.rows.size += 1
+        rows.data[rows.size] = is_null
+        rows.size += 1
         if not column.width:
-            memcpy(self.rows.data + self.rows.size, &length, 8)
-            self.rows.size += 8
+            memcpy(rows.data + rows.size, &length, 8)
+            rows.size += 8
         if length:
-            memcpy(self.rows.data + self.rows.size, value, length)
-        self.rows.size += length
+            memcpy(rows.data + rows.size, value, length)
+        rows.size += length
         return True
 
     def numbered(self, list columns, Py_ssize_t n, bint is_added=True):
@@ -271,7 +272,7 @@ cdef class KeyTable:
         """
         cdef Py_ssize_t n_columns = len(columns)
         cdef KeyColumn *found = NULL
-        cdef Bytes numbers, new
+        cdef Bytes numbers, new, rows
         cdef int64_t n_new = 0
         cdef int code = 0
         cdef const uint8_t[::1] bytes_of
@@ -279,6 +280,7 @@ cdef class KeyTable:
         cdef list views = []
         memset(&numbers, 0, sizeof(Bytes))
         memset(&new, 0, sizeof(Bytes))
+        memset(&rows, 0, sizeof(Bytes))
         if n_columns > MOST_COLUMNS or (self.is_number and n_columns != 1):
             raise ValueError("too many columns for a key")
         try:
@@ -322,7 +324,7 @@ cdef class KeyTable:
                     )
                 else:
                     code = self.add_rows(
-                        found, n_columns, n, <int32_t *>numbers.data, <int64_t *>new.data, &n_new, is_added
+                        found, n_columns, &rows, n, <int32_t *>numbers.data, <int64_t *>new.data, &n_new, is_added
                     )
             if code == -2:
                 raise ValueError("the Arrow array's offsets are wrong")
@@ -335,3 +337,163 @@ cdef class KeyTable:
             free(found)
             free_bytes(&numbers)
             free_bytes(&new)
+            free_bytes(&rows)
+
+    def find(self, list columns, Py_ssize_t n):
+        """Find the rows whose keys are known. Several threads may call it, while none adds keys.
+
+        The columns are those of `numbered`. Returns (buffer of int32, buffer of int32): the rows, and the numbers of
+        their keys.
+        """
+        cdef const int32_t[::1] numbers = memoryview(self.numbered(columns, n, False)[0]).cast("i")
+        cdef Bytes rows, known
+        cdef size_t n_known = 0
+        cdef int32_t *row_of
+        cdef int32_t *number_of
+        cdef Py_ssize_t i
+        memset(&rows, 0, sizeof(Bytes))
+        memset(&known, 0, sizeof(Bytes))
+        if n > 0x7FFFFFFF:
+            raise ValueError("too many rows to look up at once")
+        try:
+            with nogil:
+                for i in range(n):
+                    n_known += numbers[i] >= 0
+            if grow(&rows, 4 * n_known) != OK or grow(&known, 4 * n_known) != OK:
+                raise MemoryError("no memory for the keys of rows")
+            row_of, number_of = <int32_t *>rows.data, <int32_t *>known.data
+            rows.size = known.size = 4 * n_known
+            with nogil:
+                for i in range(n):
+                    if numbers[i] >= 0:
+                        row_of[0] = <int32_t>i
+                        number_of[0] = numbers[i]
+                        row_of += 1
+                        number_of += 1
+            return hand_over(&rows), hand_over(&known)
+        finally:
+            free_bytes(&rows)
+            free_bytes(&known)
+
+
+cdef class KeyClaims:
+    """Which rows of net changes claim the rows with their keys: the first row with a key that of the first of them.
+
+    Parameters
+    ----------
+    numbers : memoryview of int32
+        The number of the key of each row; -1 for a row that claims none.
+    is_late : memoryview of uint8
+        Whether a row claims only what the others leave.
+    n_keys : int
+    """
+
+    cdef int32_t *first  # by key: the next row that claims one
+    cdef int32_t *following  # by row: the one after it with the same key
+    cdef Py_ssize_t n_keys
+    cdef Py_ssize_t n_rows
+
+    def __cinit__(self, const int32_t[::1] numbers not None, const uint8_t[::1] is_late not None, Py_ssize_t n_keys):
+        cdef Py_ssize_t row
+        cdef int late
+        self.n_keys, self.n_rows = n_keys, numbers.shape[0]
+        if is_late.shape[0] != self.n_rows:
+            raise ValueError("each row of net changes needs a number and a flag")
+        self.first = <int32_t *>malloc(4 * <size_t>n_keys + 4)
+        self.following = <int32_t *>malloc(4 * <size_t>self.n_rows + 4)
+        if self.first == NULL or self.following == NULL:
+            raise MemoryError("no memory for the keys of rows")
+        memset(self.first, 0xFF, 4 * <size_t>n_keys)
+        for row in range(self.n_rows):
+            if numbers[row] < -1 or numbers[row] >= n_keys:
+                raise ValueError("a number of a key is wrong")
+        with nogil:
+            for late in range(1, -1, -1):
+                for row in range(self.n_rows - 1, -1, -1):
+                    if numbers[row] >= 0 and (is_late[row] != 0) == late:
+                        self.following[row] = self.first[numbers[row]]
+                        self.first[numbers[row]] = <int32_t>row
+
+    def __dealloc__(self):
+        free(self.first)
+        free(self.following)
+
+    def claim(self, const int32_t[::1] rows not None, const int32_t[::1] numbers not None, bint is_unique):
+        """Let rows of net changes claim rows of a table.
+
+        Returns (buffer of int32, buffer of int32): the rows that are claimed, and the rows of net changes; -1 for a row
+        that nothing claims, but whose key is unique, so that it has to go.
+        """
+        cdef Bytes claimed, by
+        cdef int32_t *row_of
+        cdef int32_t *by_of
+        cdef int32_t claimant
+        cdef Py_ssize_t i
+        cdef Py_ssize_t n = rows.shape[0]
+        cdef size_t n_claimed = 0
+        memset(&claimed, 0, sizeof(Bytes))
+        memset(&by, 0, sizeof(Bytes))
+        if numbers.shape[0] != n:
+            raise ValueError("each row needs a number")
+        for i in range(n):
+            if numbers[i] < 0 or numbers[i] >= self.n_keys:
+                raise ValueError("a number of a key is wrong")
+        try:
+            if grow(&claimed, 4 * <size_t>n) != OK or grow(&by, 4 * <size_t>n) != OK:
+                raise MemoryError("no memory for the keys of rows")
+            row_of, by_of = <int32_t *>claimed.data, <int32_t *>by.data
+            with nogil:
+                for i in range(n):
+                    claimant = self.first[numbers[i]]
+                    if claimant >= 0:
+                        self.first[numbers[i]] = self.following[claimant]
+                    elif not is_unique:
+                        continue
+                    row_of[n_claimed] = rows[i]
+                    by_of[n_claimed] = claimant
+                    n_claimed += 1
+            claimed.size = by.size = 4 * n_claimed
+            return hand_over(&claimed), hand_over(&by)
+        finally:
+            free_bytes(&claimed)
+            free_bytes(&by)
+
+    def left(self):
+        """Return a buffer of uint8: for each row of net changes, 1 if it has claimed no row though it has a key."""
+        cdef Bytes flags
+        cdef Py_ssize_t key
+        cdef int32_t row
+        memset(&flags, 0, sizeof(Bytes))
+        try:
+            if grow(&flags, <size_t>self.n_rows) != OK:
+                raise MemoryError("no memory for the keys of rows")
+            memset(flags.data, 0, <size_t>self.n_rows)
+            flags.size = <size_t>self.n_rows
+            with nogil:
+                for key in range(self.n_keys):
+                    row = self.first[key]
+                    while row >= 0:
+                        flags.data[row] = 1
+                        row = self.following[row]
+            return hand_over(&flags)
+        finally:
+            free_bytes(&flags)
+
+
+def other_rows(Py_ssize_t n, const int32_t[::1] rows not None):
+    """Return a bitmap of n rows, with 0 for the given ones."""
+    cdef Bytes bits
+    cdef Py_ssize_t i
+    memset(&bits, 0, sizeof(Bytes))
+    try:
+        if grow(&bits, <size_t>(n + 7) // 8) != OK:
+            raise MemoryError("no memory for the rows of a table")
+        bits.size = <size_t>(n + 7) // 8
+        memset(bits.data, 0xFF, bits.size)
+        for i in range(rows.shape[0]):
+            if not 0 <= rows[i] < n:
+                raise ValueError("a row is not in the table")
+            bits.data[rows[i] >> 3] &= ~(1 << (rows[i] & 7))
+        return hand_over(&bits)
+    finally:
+        free_bytes(&bits)
