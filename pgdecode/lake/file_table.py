@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.data_file import DataFile, renamed_bounds
-from pgdecode.lake.file_writer import GROUP_BYTES, FileWriter, Pieces, SourceFile
+from pgdecode.lake.file_writer import FileWriter, Pieces, SourceFile
 from pgdecode.lake.net_rows import NetRows, array_of
 from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
 from pgdecode.lake.target import ColumnSource, TableCounts
@@ -231,8 +231,7 @@ class FileTable:
         """Write the rows of small files, and new ones, to files of the usual size."""
         for file in files:
             for number in range(file.source.n_groups):
-                is_large = file.source.metadata.row_group(number).total_byte_size >= GROUP_BYTES // 4
-                if number not in file.groups and is_large and writer.can_copy(file.source):
+                if number not in file.groups and writer.can_copy(file.source) and file.source.has_large(number):
                     writer.copy(file.source, number)
                 else:
                     writer.write(file.rows(number, self._file_schema, net))

@@ -13,6 +13,7 @@ from pgdecode.lake.applied import Applied
 from pgdecode.lake.file_table import FileTable
 from pgdecode.lake.table_format import TableFormat
 from pgdecode.lake.target import Target
+from pgdecode.payloads.workers import all_cores
 
 
 @dataclass
@@ -28,7 +29,7 @@ class FileTarget(Target):
     """
 
     format: TableFormat
-    threads: int = 1
+    threads: int = field(default_factory=all_cores)
     file_bytes: int = 128 * 2**20
     _tables: dict[str, FileTable] = field(default_factory=dict, init=False)
 

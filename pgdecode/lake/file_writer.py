@@ -98,6 +98,10 @@ class SourceFile:
         """Number of row groups."""
         return int(self.metadata.num_row_groups)
 
+    def has_large(self, number: int) -> bool:
+        """Whether a row group is large enough to stay one."""
+        return bool(self.metadata.row_group(number).total_byte_size >= GROUP_BYTES // 4)
+
     def bounds(self, number: int, schema: pa.Schema) -> dict[str, ColumnBounds]:
         """Read the bounds of columns of a table in a row group, by their names in the table."""
         found = {}

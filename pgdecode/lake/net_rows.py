@@ -50,13 +50,24 @@ class NetRows:
         self._positions = net["_position"]
         self._has_key = before.is_valid()
         self._is_known = _known(net["_unknown"])
-        self._keys = [self._key_column(before, format, schema.field(name)) for name in self.key]
         self._sorted: dict[str, tuple[bool, pa.Array]] = {}
         self._numbers = KeyNumbers([schema.field(name) for name in self.key])
-        numbers = self._numbers.numbered(self._keys, net.num_rows)
-        if not self.is_unique:
-            numbers = pc.if_else(self._has_key, numbers, pa.scalar(-1, pa.int32()))
-        self.has_claims = self.is_unique or self._has_key.true_count > 0
+        keys = [self._key_column(before, format, schema.field(name)) for name in self.key]
+        numbers = self._numbers.numbered(keys, net.num_rows)
+        claimants = self._has_key
+        if self.is_unique:
+            own = [array_of(self.rows[name]) for name in self.key]
+            own_numbers = self._numbers.numbered(own, net.num_rows)
+            # An upsert also removes what has the key that it has now, to be safe.
+            moved = pc.and_(pc.and_(self._has_key, self.is_upsert), pc.not_equal(own_numbers, numbers))
+            claimants = pa.repeat(True, net.num_rows)
+            if moved.true_count:
+                keys = [pa.concat_arrays([key, column.filter(moved)]) for key, column in zip(keys, own, strict=True)]
+        else:
+            keys = [key.filter(claimants) for key in keys]
+            numbers = pc.if_else(claimants, numbers, pa.scalar(-1, pa.int32()))
+        self._keys = dict(zip(self.key, keys, strict=True))
+        self.has_claims = claimants.true_count > 0
         is_late = pc.invert(self._has_key).cast(pa.uint8())
         self._claims = KeyClaims(values_of(numbers), values_of(is_late), len(self._numbers))
 
@@ -78,8 +89,7 @@ class NetRows:
 
     def _may_be_within(self, name: str, bounds: ColumnBounds) -> bool:
         if name not in self._sorted:
-            values = self._keys[self.key.index(name)]
-            self._sorted[name] = _sorted(values if self.is_unique else values.filter(self._has_key))
+            self._sorted[name] = _sorted(self._keys[name])
         has_null, values = self._sorted[name]
         if has_null and bounds.nulls != 0:
             return True
