@@ -6,7 +6,7 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -82,14 +82,11 @@ def _store(root: str, options: tuple[tuple[str, str], ...]) -> Any:
 
     config = {name: value for name, value in options if name not in _OF_CLIENT}
     client: dict[str, Any] = {name: value for name, value in options if name in _OF_CLIENT}
-    family = "az" if root.startswith("a") else root.partition(":")[0]
-    endpoints = [value for name, value in config.items() if name.endswith(("endpoint", "endpoint_url", "base_url"))]
-    endpoints += [os.environ.get(name, "") for name in _ENDPOINTS[family]]
-    if any(endpoint.startswith("http://") for endpoint in endpoints):
+    if _has_http_endpoint(root, config):
         client.setdefault("allow_http", "true")
     for name in client.keys() & {"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"}:
         client[name] = client[name] == "true"
-    provider = _shared_credentials(config) if family == "s3" else {}
+    provider = _shared_credentials(config) if root.startswith("s3:") else {}
     try:
         made: Any = from_url
         return made(root, config=config or None, client_options=client or None, **provider)
@@ -98,6 +95,24 @@ def _store(root: str, options: tuple[tuple[str, str], ...]) -> Any:
         unknown = next((name for name in config if name in str(error).partition("\n")[0]), None)
         reason = "an option is not valid" if unknown is None else f"no option {unknown!r}"
         raise StorageOptionError(f"{root}: {reason}") from None
+
+
+def _has_http_endpoint(root: str, config: Mapping[str, str]) -> bool:
+    family = "az" if root.startswith("a") else root.partition(":")[0]
+    endpoints = [value for name, value in config.items() if name.endswith(("endpoint", "endpoint_url", "base_url"))]
+    endpoints += [os.environ.get(name, "") for name in _ENDPOINTS[family]]
+    return any(endpoint.startswith("http://") for endpoint in endpoints)
+
+
+def connection_options(path: ObjectPath) -> dict[str, str]:
+    """Return the options of a path for other libraries that connect by object_store of Rust, such as deltalake.
+
+    They read credentials from the environment, and S3's also from AWS's shared files.
+    """
+    options = dict(path.options)
+    if _has_http_endpoint(path.root, options):
+        options.setdefault("allow_http", "true")
+    return options
 
 
 def _shared_credentials(config: dict[str, str]) -> dict[str, Any]:
@@ -134,7 +149,7 @@ def store_errors(path: object) -> Iterator[None]:
     except of.PreconditionError:
         raise ObjectChanged(path, "has changed since it was found") from None
     except of.BaseError as error:
-        cause = _cause(str(error))
+        cause = error_cause(str(error))
         if "404" in cause:
             raise FileNotFoundError(errno.ENOENT, f"no such bucket ({cause})", str(path)) from None
         if isinstance(error, of.PermissionDeniedError | of.UnauthenticatedError) or cause.startswith(("401", "403")):
@@ -142,8 +157,8 @@ def store_errors(path: object) -> Iterator[None]:
         raise StoreUnreachable(path, f"the store does not answer, or refuses ({cause})") from None
 
 
-def _cause(text: str) -> str:
-    """Describe an error by the status and the code of the response."""
+def error_cause(text: str) -> str:
+    """Describe an error by the status and the code of the response, because texts of errors may have secrets."""
     status, code, reason = _STATUS.search(text), _CODE.search(text), _REASON.search(text.partition("\n")[0])
     found = [item[1] for item in (status, code, reason) if item]
     return " ".join(dict.fromkeys(found)) or text.partition(":")[0].partition(" error")[0]
@@ -163,6 +178,14 @@ def listed(path: ObjectPath, after: str | None = None) -> list[tuple[ObjectPath,
             for chunk in chunks
             for item in chunk
         ]
+
+
+def folders_below(path: ObjectPath) -> list[ObjectPath]:
+    """List the folders of a path: those parts of keys that are followed by a slash."""
+    obstore = import_obstore(path)
+    with store_errors(path):
+        found = obstore.list_with_delimiter(store_of(path), path.key or None)["common_prefixes"]
+    return [replace(path, key=key.strip("/"), size=-1, e_tag=None) for key in sorted(found)]
 
 
 def found_object(path: ObjectPath) -> ObjectPath | None:
