@@ -76,6 +76,7 @@ GENERATED = {
     },
     DOCS / "messages.md": {"messages": message_table, "envelope": envelope_table},
     DOCS / "types.md": {"types": reference_pages.type_table},
+    DOCS / "targets.md": {"stored types": reference_pages.stored_type_table},
     DOCS / "errors.md": {"errors": reference_pages.error_table},
 }
 # Files that are generated as a whole.

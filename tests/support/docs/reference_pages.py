@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pgdecode
 from pgdecode.cli.commands import COMMANDS, command_named
 from pgdecode.cli.parameters import GroupedCommand
+from pgdecode.lake.stored_types import Format, stored_field
 from pgdecode.protocol.errors import DecodeError
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import MESSAGES, Column
@@ -78,6 +79,42 @@ def type_table() -> str:
     lines = ["| PostgreSQL | Arrow | Spark |", "|---|---|---|"]
     for (arrow_text, spark), items in names.items():
         lines.append(f"| {', '.join(f'`{item}`' for item in sorted(items))} | `{arrow_text}` | `{spark}` |")
+    return "\n".join(lines) + "\n"
+
+
+def stored_type_table() -> str:
+    """One line per Arrow type: the types in which the formats of lakes store it, by the names that they have there."""
+    import duckdb
+    from deltalake import Schema
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+
+    def leaf(kind: pa.DataType, format: Format) -> str:
+        schema = pa.schema([("v", kind)])
+        if format == "delta":
+            return str(json.loads(Schema.from_arrow(schema).to_json())["fields"][0]["type"])
+        if format == "iceberg":
+            return str(_pyarrow_to_schema_without_ids(schema).fields[0].field_type)
+        return str(duckdb.from_arrow(schema.empty_table()).types[0])
+
+    def text(kind: pa.DataType, format: Format) -> str:
+        if pa.types.is_struct(kind):
+            fields = ", ".join(f"{item.name}: {text(item.type, format)}" for item in kind)
+            return f"struct&lt;{fields}>"
+        if pa.types.is_map(kind):
+            return f"map&lt;{text(kind.key_type, format)}, {text(kind.item_type, format)}>"
+        if pa.types.is_list(kind):
+            return f"list&lt;{text(kind.value_type, format)}>"
+        return leaf(kind, format)
+
+    lines = ["| Arrow | Delta | Iceberg | DuckDB |", "|---|---|---|---|"]
+    known = dict.fromkeys(arrow for name, arrow in families() if not name.endswith(("range", "vector")))
+    for kind in (*known, pgtypes.range_of(pgtypes.scalar("int4")).arrow):
+        cells = [str(kind).replace("<", "&lt;")]
+        for format in ("delta", "iceberg", "duckdb"):
+            stored = stored_field(pa.field("v", kind), format).type
+            is_text = stored == pa.string() and kind != stored
+            cells.append("**text**" if is_text else text(stored, format))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
