@@ -1,5 +1,8 @@
 """Decoding of PostgreSQL logical replication (pgoutput) payloads: Arrow in, Arrow out."""
 
+import importlib
+from typing import Any
+
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.envelope.decoder import MessageDecoder, decode, decode_messages
@@ -148,6 +151,7 @@ __all__ = [
     "decode",
     "decode_messages",
     "decode_rows",
+    "lake",
     "lsn_from_text",
     "lsn_to_text",
     "net_changes",
@@ -156,6 +160,13 @@ __all__ = [
     "snapshot",
     "unwrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `pgdecode.lake` when it is used."""
+    if name == "lake":
+        return importlib.import_module("pgdecode.lake")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

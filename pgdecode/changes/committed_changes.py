@@ -50,6 +50,11 @@ class ChangeSlice:
         """Version of each change's relation, by its number in the catalog; negative without a version."""
         return self._part("versions", pa.int32())
 
+    @cached_property
+    def used_versions(self) -> frozenset[int]:
+        """The numbers of the versions that the changes use."""
+        return frozenset(pc.unique(self.versions).to_pylist())
+
     @property
     def streamed(self) -> pa.Array:
         """Whether each payload carries an xid, 1 or 0."""

@@ -203,7 +203,7 @@ class FileChanges:
             In FAILFAST mode at a bad payload.
         """
         batch = self._begin(batch)
-        with _as_file_fault(batch):
+        with as_file_fault(batch):
             self.engine.advance(batch.payloads, batch.positions)
 
     def slices(self, batch: OrderedBatch) -> Iterator[Slice]:
@@ -219,12 +219,12 @@ class FileChanges:
             If rows of a snapshot can only be found with all versions.
         """
         batch = self._begin(batch)
-        with _as_file_fault(batch), self._table_errors():
+        with as_file_fault(batch), self._table_errors():
             functions, error = self.engine.slices(batch.payloads, batch.positions, self)
         self._n_versions, self._has_payloads = len(self.engine.state.relations.versions), True
         yield from (partial(self._built, batch, build) for build in functions)
         if error is not None:
-            with _as_file_fault(batch):
+            with as_file_fault(batch):
                 raise error
 
     def decode(self, batch: OrderedBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
@@ -234,7 +234,7 @@ class FileChanges:
                 yield name, self.count(name, rows)
 
     def _built(self, batch: OrderedBatch, build: Slice) -> list[BuiltRows[str | None]]:
-        with _as_file_fault(batch, ValueFault if self.relations else FileFault):
+        with as_file_fault(batch, ValueFault if self.relations else FileFault):
             return build()
 
     # -- tables, as an output of the engine ----------------------------------------------------------------------------
@@ -492,7 +492,7 @@ def _not_described(name: str, known: Sequence[str]) -> str:
 
 
 @contextmanager
-def _as_file_fault(batch: OrderedBatch, fault: type[FileFault] = FileFault) -> Iterator[None]:
+def as_file_fault(batch: OrderedBatch, fault: type[FileFault] = FileFault) -> Iterator[None]:
     """Convert a DecodeError to a FileFault with its location."""
     try:
         yield

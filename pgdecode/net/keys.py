@@ -13,6 +13,9 @@ from pgdecode.arrow.distinct_values import plain_values
 # Width of a value, or 0; width of an offset; offset of the array; validity, values and offsets.
 Column = tuple[int, int, int, Any, Any, Any]
 
+# What the table needs for a key, about.
+_KEY_BYTES = 32
+
 
 class KeyNumbers:
     """Gives each different key a number, in the order in which keys are first seen, and keeps their values.
@@ -26,9 +29,15 @@ class KeyNumbers:
         self._table = KeyTable(len(kinds) == 1 and _is_number(kinds[0]))
         self._nested: list[dict[Any, int]] = [{} for _ in kinds]
         self._values: list[pa.RecordBatch] = []
+        self._value_bytes = 0
 
     def __len__(self) -> int:
         return len(self._table)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, about."""
+        return self._value_bytes + len(self) * _KEY_BYTES
 
     def numbered(self, columns: Sequence[pa.Array], n: int) -> pa.Array:
         """Return the number of the key of each row."""
@@ -37,6 +46,7 @@ class KeyNumbers:
         if len(rows):
             values = [*columns] if len(rows) == n else [column.take(rows) for column in columns]
             self._values.append(pa.RecordBatch.from_arrays(values, schema=self.schema))
+            self._value_bytes += self._values[-1].nbytes
         return pa.Array.from_buffers(pa.int32(), n, [None, found])
 
     def find(self, columns: Sequence[pa.Array], n: int) -> tuple[memoryview, memoryview]:

@@ -115,7 +115,7 @@ class NetChanges:
         self._version = -1  # the number of the last version that a change used
         self._rows: TouchedRows | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._n_waiting = 0
+        self._n_waiting = self._waiting_bytes = 0
         self._last = (-1, -1)
         self._truncate: pa.RecordBatch | None = None
 
@@ -154,6 +154,11 @@ class NetChanges:
             names = [name for name in names if name in self._history.columns(last)]
         return rows.net_table(names, self._schema, self._truncate)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the changes and keys in memory, about. `table` needs as much again."""
+        return self._waiting_bytes + (0 if self._rows is None else self._rows.nbytes)
+
     # -- input ---------------------------------------------------------------------------------------------------------
 
     def _add(self, batch: pa.RecordBatch) -> None:
@@ -163,7 +168,8 @@ class NetChanges:
         if len(batch):
             self._waiting.append(_as_sent(batch))
             self._n_waiting += len(batch)
-        if self._n_waiting >= _CHANGES or sum(item.nbytes for item in self._waiting[1:]) >= _BYTES:
+            self._waiting_bytes += self._waiting[-1].nbytes
+        if self._n_waiting >= _CHANGES or (len(self._waiting) > 1 and self._waiting_bytes >= _BYTES):
             self._apply_waiting()
 
     def _adopt(self, schema: pa.Schema) -> None:
@@ -198,7 +204,7 @@ class NetChanges:
         changes = self._waiting[0]
         if len(self._waiting) > 1:
             changes = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()[0]
-        self._waiting, self._n_waiting = [], 0
+        self._waiting, self._n_waiting, self._waiting_bytes = [], 0, 0
         op = changes["_op"]
         _, offsets, values = op.buffers()
         ops = pa.Array.from_buffers(pa.uint8(), len(op), [None, op_codes(len(op), offsets, values, op.offset)])
@@ -298,7 +304,7 @@ class NetChanges:
                     rows.forget(name)
                 for name, (column, text) in self._history.values_before(at).items():
                     if name in rows.fields:
-                        rows.set_missing(name, _value_of(text, column, after, rows.fields[name].type))
+                        rows.set_missing(name, value_of(text, column, after, rows.fields[name].type))
             self._identify(rows, at, {name: change for name, change in changes.items() if name in rows.key}, added)
 
     def _identify(
@@ -328,7 +334,7 @@ class NetChanges:
         rows.identify(key, changes, position, is_unique=is_unique, added=added)
 
 
-def _value_of(text: str | None, column: Column, version: RelationVersion, kind: pa.DataType) -> pa.Scalar | None:
+def value_of(text: str | None, column: Column, version: RelationVersion, kind: pa.DataType) -> pa.Scalar | None:
     """Decode a value of a column to its type; None if that is not possible, so that the value is not known."""
     if text is None or pa.types.is_string(kind):
         return pa.scalar(text, kind)

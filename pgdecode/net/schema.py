@@ -20,6 +20,8 @@ ABOUT = (
     pa.field("_commit_timestamp", TIMESTAMP),
 )
 _ADDED = ("_action", "_key_before", UNKNOWN.name)
+# The columns that net changes add to those of the table.
+NET_COLUMNS = frozenset({*_ADDED, *(item.name for item in ABOUT)})
 
 
 def key_of(schema: pa.Schema, key: Sequence[str] | None) -> tuple[str, ...]:
@@ -78,7 +80,7 @@ def schema_with_key(columns: Iterable[pa.Field], key: Sequence[str], schema: pa.
     for item in columns:
         metadata = {name: value for name, value in (item.metadata or {}).items() if name != KEY}
         fields.append(item.with_metadata(metadata | ({KEY: b"true"} if item.name in key else {})))
-    clashes = sorted({item.name for item in fields} & {*_ADDED, *(item.name for item in ABOUT)})
+    clashes = sorted({item.name for item in fields} & NET_COLUMNS)
     if clashes:
         raise ValueError(f"the table has columns with names that net changes add: {listed(map(repr, clashes))}")
     by_name = {item.name: item for item in fields}

@@ -23,6 +23,8 @@ from pgdecode.types.type_changes import TypeChange
 # Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes.
 _FEW_ROWS = 1 << 16
 _MANY_BYTES = 1 << 30
+# What the tracker needs for a row, about.
+_ROW_BYTES = 32
 # The value of a column is in no change; it is the one that rows have which are older than the column.
 _UNKNOWN, _MISSING = -1, -2
 _ABOUT = [item.name for item in ABOUT]
@@ -62,6 +64,12 @@ class TouchedRows:
 
     def __len__(self) -> int:
         return len(self._tracker)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, about."""
+        n_rows = len(self._tracker)
+        return self._n_bytes + self._keys.nbytes + n_rows * (_ROW_BYTES + 8 * len(self._places))
 
     @property
     def has_keys_before(self) -> bool:

@@ -24,6 +24,7 @@ Empty = Literal["null", "error"]
 UnrepresentableValues = Literal["error", "null", "clamp", "text"]
 NameClash = Literal["error", "rename"]
 Shape = Literal["changes", "delta"]
+SchemaChanges = Literal["evolve", "ignore", "fail"]
 Format = Literal["parquet", "jsonl", "csv"]
 Unwrap = Literal["auto", "none", "hex", "base64", "xlogdata"]
 # The default of the option `max_value_bytes` of Spark and the command line, which is one of Python's `Limits`.

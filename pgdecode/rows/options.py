@@ -17,6 +17,7 @@ from pgdecode.protocol.options import (
     CommittedKeywords,
     LimitKeywords,
     SizeKeywords,
+    TransactionKeywords,
     limits_with,
 )
 from pgdecode.rows.value_options import (
@@ -57,6 +58,10 @@ class DecoderKeywords(ChangeKeywords, TablesKeywords, ShapeKeywords, LimitKeywor
 
 class SnapshotKeywords(CommittedKeywords, AsOfKeywords, TableKeywords, LimitKeywords, total=False):
     """Options of `pgdecode.snapshot`."""
+
+
+class ApplyKeywords(TransactionKeywords, TablesKeywords, SizeKeywords, total=False):
+    """Options of `pgdecode.lake.apply`."""
 
 
 class ChangeFrameKeywords(ChangeKeywords, TextKeywords, SizeKeywords, total=False):

@@ -40,7 +40,8 @@ class MemoryTable:
         for name, source in columns.items():
             kind = schema.field(name).type
             if source.name is None:
-                assert source.missing is not None and source.missing.type == kind
+                assert source.missing is not None
+                assert source.missing.type == kind
                 values = [source.missing.as_py()] * len(rows)
             else:
                 stored = pa.chunked_array(

@@ -1,0 +1,184 @@
+"""Files of payloads, read from a position on, and at single positions."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.datasets.errors import RunError
+from pgdecode.files.ordered_files import OrderedFiles, Positions, is_captured, open_ordered
+from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
+from pgdecode.files.payload_files import find_files
+from pgdecode.protocol.options import Unwrap
+from pgdecode.storage.object_path import FilePath
+
+# `pgdecode capture` names a file by its first position.
+_CAPTURED = re.compile(r"[0-9]{20}\.parquet")
+
+
+@dataclass
+class PayloadSource:
+    """A file or folder of payloads in slot order.
+
+    Attributes
+    ----------
+    path : Path or ObjectPath
+    payload, position, session, unwrap
+        As in `open_ordered`.
+    """
+
+    path: FilePath
+    payload: str = "data"
+    position: str | None = None
+    session: str | None = None
+    unwrap: Unwrap = "auto"
+    _paths: Sequence[FilePath] = field(default=(), init=False)
+    _firsts: list[int] | None = field(default=None, init=False)  # of captured files, by their names
+    _opened: dict[FilePath, OrderedFiles] = field(default_factory=dict, init=False)
+    _all: OrderedFiles | None = field(default=None, init=False)
+
+    def find(self) -> None:
+        """List the files.
+
+        Raises
+        ------
+        PathError
+            If there are none.
+        """
+        paths = find_files(self.path)
+        if all(_CAPTURED.fullmatch(path.name) for path in paths):
+            paths = sorted(paths, key=lambda path: path.name)
+            self._firsts = [int(path.name[:20]) for path in paths]
+        self._paths = paths
+
+    def after(self, last: int, last_session: str | None = None) -> OrderedFiles:
+        """Open the files with payloads after a position, without the payloads up to it.
+
+        Captured files before it are not opened. Of others, only the footers are read.
+
+        Raises
+        ------
+        PathError, FileFault
+            As `open_ordered`.
+        """
+        if self._firsts is not None:
+            chosen = self._paths[max(bisect_right(self._firsts, last + 1) - 1, 0) :]
+            opened = open_ordered(chosen, self.payload, self.position, self.session, self.unwrap)
+        else:
+            opened = self._every()
+        bases = self._bases(opened)
+        files = [_after(file, opened.position, last, base) for file, base in zip(opened.files, bases, strict=True)]
+        return replace(
+            opened,
+            files=tuple(file for file in files if file.n_rows),
+            first_position=last + 1,
+            last_session=last_session,
+        )
+
+    def footers(self) -> Sequence[PayloadFile]:
+        """Open the last file, whose footer has what the footers of all files say of the source."""
+        return open_ordered(self._paths[-1:], self.payload, self.position, self.session, self.unwrap).files
+
+    def _every(self) -> OrderedFiles:
+        """Open all files, once."""
+        if self._all is None:
+            found = open_ordered(self._paths, self.payload, self.position, self.session, self.unwrap)
+            self._all = replace(found, position=None) if found.is_counted else found
+        return self._all
+
+    def _bases(self, opened: OrderedFiles) -> Sequence[int]:
+        """Return the position of the first row of each file, if positions are counted."""
+        return [0, *accumulate(file.n_rows for file in opened.files)][: len(opened.files)]
+
+    def at(self, positions: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """Read the payloads at ascending positions. Yield positions and payloads in batches.
+
+        Raises
+        ------
+        RunError
+            If one is missing.
+        """
+        low, high = positions[0].as_py(), positions[-1].as_py()
+        n_read = 0
+        for opened, file, base in self._files_with(low, high):
+            groups = tuple(
+                group
+                for group in file.groups
+                if all(low <= last and first <= high for name, first, last in group.ranges if name == opened.position)
+            )
+            if opened.position is None:
+                groups = tuple(
+                    group
+                    for group in file.groups
+                    if base + group.start <= high and low < base + group.start + group.n_rows
+                )
+            if not groups:
+                continue
+            piece = replace(file, groups=groups, entries={}, skip=0)
+            numbers = Positions(opened.position, base + groups[0].start)
+            start = groups[0].start
+            for source in piece.batches(BATCH_ROWS):
+                found = numbers.of(file, start, source)
+                start += len(source)
+                is_wanted = pc.is_in(found, positions)
+                if pc.any(is_wanted).as_py():
+                    yield found.filter(is_wanted), source.column(file.payload).filter(is_wanted)
+                    n_read += pc.sum(is_wanted).as_py()
+        if n_read < len(positions):
+            raise RunError(
+                f"{self.path}: {len(positions) - n_read:,} payloads of a transaction that had no end at the last run "
+                f"are missing: keep the files from position {low} on, or copy the tables again"
+            )
+
+    def _files_with(self, low: int, high: int) -> Iterator[tuple[OrderedFiles, PayloadFile, int]]:
+        """Yield the files that may have positions from `low` to `high`."""
+        if self._firsts is None:
+            opened = self._every()
+            for file, base in zip(opened.files, self._bases(opened), strict=True):
+                yield opened, file, base
+            return
+        first = max(bisect_right(self._firsts, low) - 1, 0)
+        for path in self._paths[first : bisect_right(self._firsts, high)]:
+            if path not in self._opened:
+                self._opened[path] = open_ordered([path], self.payload, self.position, self.session, self.unwrap)
+            opened = self._opened[path]
+            yield opened, opened.files[0], 0
+
+
+def first_position(opened: OrderedFiles) -> int | None:
+    """Return the first position of captured files, which have no gaps; None for others and without files."""
+    if opened.position is None or not opened.files or not is_captured(opened.files):
+        return None
+    file = opened.files[0]
+    first = file.groups[0].counted_from(opened.position)
+    return None if first is None else first + file.skip
+
+
+def _after(file: PayloadFile, position: str | None, last: int, base: int) -> PayloadFile:
+    """Leave out the rows of a file up to a position."""
+    if position is None:
+        return file.after(min(max(last + 1 - base, 0), file.n_rows))
+    n_rows = 0
+    for group in file.groups:
+        limits = next(((low, high) for name, low, high in group.ranges if name == position), None)
+        if limits is not None and limits[1] <= last:
+            n_rows += group.n_rows
+            continue
+        if limits is not None and limits[0] > last:
+            break
+        first = group.counted_from(position)
+        if first is not None:
+            n_rows += last + 1 - first
+            break
+        piece = replace(file, groups=(group,), entries={}, skip=0)
+        n_before = sum(pc.sum(pc.less_equal(batch.column(position), last)).as_py() or 0 for batch in piece.batches())
+        n_rows += n_before
+        if n_before < group.n_rows:
+            break
+    return file.after(n_rows) if n_rows else file

@@ -1,0 +1,153 @@
+"""What the rows that a table has become when the table gets another version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pgdecode.lake.target import ColumnSource
+from pgdecode.net.history import TableHistory
+from pgdecode.net.net_changes import value_of
+from pgdecode.net.touched_rows import converted
+from pgdecode.relations.column_history import NO_RENAMES, Renames
+from pgdecode.relations.column_names import common_type
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.types.type_changes import TypeChange
+
+
+class UnknownValues(ValueError):
+    """The rows that a table has get values that the payloads do not tell."""
+
+
+class SchemaStep:
+    """The step from one version of a table to a later one.
+
+    Parameters
+    ----------
+    before, after : RelationVersion
+    old, new : pa.Schema
+        The columns of the two versions.
+    renames : Renames, optional
+        What the caller states.
+    """
+
+    def __init__(
+        self,
+        before: RelationVersion,
+        after: RelationVersion,
+        old: pa.Schema,
+        new: pa.Schema,
+        renames: Renames | None = None,
+    ) -> None:
+        self.before, self.after, self.old, self.new = before, after, old, new
+        history = TableHistory([before, after], renames or NO_RENAMES)
+        if history.versions[0].columns != before.columns:
+            # A stream may commit after later versions were sent.
+            first = replace(before, position=min(before.position, after.position - 1), visible_from=None)
+            history = TableHistory([first, replace(after, visible_from=None)], renames or NO_RENAMES)
+        self._history = history
+        added = history.added(1)
+        self.sources: dict[str, str | None] = {}
+        by_last = {last: name for name, last in history.names[0].items()}
+        for name in new.names:
+            self.sources[name] = None if name in added else by_last[name]
+
+    @property
+    def is_any(self) -> bool:
+        """Whether columns change: their names, types, order, or the key."""
+        return not self.old.equals(self.new, check_metadata=True)
+
+    def columns(self, *, is_empty: bool) -> dict[str, ColumnSource]:
+        """Return the source of each column of the new version.
+
+        Parameters
+        ----------
+        is_empty : bool
+            Whether the table has no rows. Their values then need not be known.
+
+        Raises
+        ------
+        UnknownValues
+            If rows get values that the payloads do not tell.
+        """
+        missing = self._history.values_before(1)
+        changes = self._history.type_changes(0, 1)
+        found = {}
+        for name, source in self.sources.items():
+            kind = self.new.field(name).type
+            if is_empty:
+                found[name] = ColumnSource(None, pa.scalar(None, kind))
+            elif source is None:
+                found[name] = ColumnSource(None, self._missing(name, missing, kind))
+            else:
+                change = changes.get(name)
+                found[name] = ColumnSource(
+                    source, convert=None if change is None else self._convert(name, source, change)
+                )
+        return found
+
+    def _missing(self, name: str, missing: dict, kind: pa.DataType) -> pa.Scalar:
+        column, text = missing.get(name, (None, None))
+        value = None if column is None else value_of(text, column, self.after, kind)
+        if value is None:
+            raise UnknownValues(f"column {name!r} was added, and its values in older rows are not known")
+        return value
+
+    def _convert(
+        self, name: str, source: str, change: TypeChange
+    ) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
+        """Return the function that makes the new values of a column whose type is another."""
+        unknown = UnknownValues(
+            f"the type of column {name!r} was changed, and the new values of older rows are not known"
+        )
+        old, new = self.before.facts, self.after.facts
+        is_rewritten = old is not None and new is not None and bool(old.storage) and not new.has_storage_of(old)
+        # A type that keeps all values needs no rewrite, so USING may have computed other values.
+        if change.is_kept and is_rewritten:
+            raise unknown
+        if not change.is_certain:
+            raise unknown
+        former, kind = self.old.field(source).type, self.new.field(name).type
+        if change.is_same_text:
+            return None
+        common = common_type([former, kind]) or pa.string()
+        if common == pa.string() and not _has_text_form(former):
+            raise unknown
+
+        def convert(values: pa.ChunkedArray) -> pa.ChunkedArray:
+            try:
+                found = change.converted(converted(values, common)).cast(kind)
+            except pa.ArrowException:
+                raise unknown from None
+            if found.null_count > values.null_count:
+                raise unknown
+            return found
+
+        return convert
+
+    @property
+    def text(self) -> str:
+        """Say which columns change."""
+        olds = {source: name for name, source in self.sources.items() if source is not None}
+        parts = [f"column {name!r} was added" for name, source in self.sources.items() if source is None]
+        parts += [f"column {name!r} was dropped" for name in self.old.names if name not in olds]
+        parts += [f"column {old!r} was renamed to {new!r}" for old, new in olds.items() if old != new]
+        parts += [
+            f"the type of column {new!r} was changed"
+            for old, new in olds.items()
+            if self.old.field(old).type != self.new.field(new).type
+        ]
+        return ", ".join(parts) or "the key or the order of the columns was changed"
+
+
+def _has_text_form(kind: pa.DataType) -> bool:
+    """Whether a cast of Arrow to text gives PostgreSQL's text form."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or (pa.types.is_decimal(kind) and 0 <= kind.scale <= 6)  # Arrow writes 1E-7
+        or pa.types.is_date(kind)
+        or kind == pa.string()
+    )

@@ -1,0 +1,221 @@
+"""The changes of one table on their way to a target: folded to net changes, version by version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgdecode.changes.table_rows import Table
+from pgdecode.datasets.errors import RunError
+from pgdecode.lake.reading.schema_steps import SchemaStep, UnknownValues
+from pgdecode.lake.reading.version_rows import VersionLayout
+from pgdecode.lake.target import MissingRow, Target
+from pgdecode.net.net_changes import NetChanges
+from pgdecode.net.schema import NET_COLUMNS, net_schema
+from pgdecode.protocol.options import SchemaChanges
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.schema_metadata import KEY
+from pgdecode.rows.options import Options
+
+# Where a change is: the positions of its commit and its own.
+Place = tuple[int, int]
+
+
+class TableStale(Exception):
+    """A table whose rows cannot be known from a change on.
+
+    Attributes
+    ----------
+    relation_id : int
+    name : str
+    place : tuple of int
+        The change.
+    reason : str
+    """
+
+    def __init__(self, relation_id: int, name: str, place: Place, reason: str) -> None:
+        super().__init__(reason)
+        self.relation_id, self.name, self.place, self.reason = relation_id, name, place, reason
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """Options of all tables.
+
+    Attributes
+    ----------
+    options : Options
+    schema_changes : {"evolve", "ignore", "fail"}
+    key : sequence of str, mapping of str to sequence of str, or None
+        As in `apply`.
+    """
+
+    options: Options
+    schema_changes: SchemaChanges = "evolve"
+    key: Sequence[str] | Mapping[str, Sequence[str]] | None = None
+
+    def key_of(self, name: str, version: RelationVersion) -> tuple[str, ...] | None:
+        """Return the key of a table if it is not the replica identity."""
+        if isinstance(self.key, Mapping) and name in self.key:
+            return tuple(self.key[name])
+        if version.replica_identity != "f":
+            return None
+        if self.key is not None and not isinstance(self.key, Mapping):
+            return tuple(self.key)
+        return version.primary_key or None
+
+
+class TableFeed:
+    """Collects the changes of a table, and applies them to the table of a target.
+
+    Parameters
+    ----------
+    name : str
+        "schema.table".
+    target : Target
+    options : FeedOptions
+    version : RelationVersion, optional
+        The version whose columns the table of the target has.
+    stale : tuple of int, optional
+        A change up to which the rows cannot be known. A later truncate mends that.
+
+    Attributes
+    ----------
+    renamed : str or None
+        The other name that the table has from now on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        options: FeedOptions,
+        version: RelationVersion | None = None,
+        stale: Place | None = None,
+    ) -> None:
+        self.name, self._target, self._options = name, target, options
+        self.version, self.stale = version, stale
+        self._layout: VersionLayout | None = None
+        self._schema: pa.Schema | None = None if version is None else self._columns_of(version)
+        self._net: NetChanges | None = None
+        self._place: Place = (-1, -1)
+        self.renamed: str | None = None
+
+    # -- columns and key of a version ----------------------------------------------------------------------------------
+
+    def _columns_of(self, version: RelationVersion, table: Table | None = None) -> pa.Schema:
+        """Return the columns of the table of the target. Those of a key that is unique have the metadata `pg:key`."""
+        changes = (Table([version], self._options.options) if table is None else table).schema
+        key = self._options.key_of(self.name, version)
+        found = net_schema(changes, key)
+        fields = [item for item in found if item.name not in NET_COLUMNS]
+        has_identity = version.replica_identity != "f" and any(item.flags & 1 for item in version.columns)
+        if key is None and not has_identity:
+            # Rows are found whole, and may be equal.
+            fields = [
+                item.with_metadata({name: value for name, value in (item.metadata or {}).items() if name != KEY})
+                for item in fields
+            ]
+        return pa.schema(fields)
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the changes in memory."""
+        return 0 if self._net is None else self._net.nbytes
+
+    def add(self, layout: VersionLayout, rows: pa.RecordBatch) -> None:
+        """Add the next changes, all of one version.
+
+        Raises
+        ------
+        TableStale
+            If the rows cannot be known from a change on.
+        RunError
+            With schema_changes="fail", if the columns are others.
+        """
+        truncates = pc.indices_nonzero(pc.equal(rows["_op"], "truncate"))
+        is_truncated = len(truncates) > 0
+        if is_truncated:
+            rows = rows.slice(truncates[-1].as_py())
+        if self.stale is not None:
+            if not is_truncated or _place(rows, 0) <= self.stale:
+                return
+            self.stale = None
+        self._place = _place(rows, 0)
+        if is_truncated:
+            self._net = None
+        if layout is not self._layout:
+            self._set_layout(layout, is_truncated=is_truncated)
+        if self._net is None:
+            self._net = NetChanges(self._options.key_of(self.name, layout.version))
+        self._place = _place(rows, len(rows) - 1)
+        try:
+            self._net.add(rows)
+        except ValueError as error:
+            raise self._stale(str(error)) from error
+
+    def _set_layout(self, layout: VersionLayout, *, is_truncated: bool) -> None:
+        """Give the table of the target the columns of another version."""
+        before, old = self.version, self._schema
+        new = self._columns_of(layout.version, layout.table)
+        if before is None or old is None or before.relation_id != layout.relation_id:
+            self._net = None
+            self._target.table(self.name).create(new)
+        elif not before.is_like(layout.version):
+            self._step(SchemaStep(before, layout.version, old, new, self._options.options.renames), is_truncated)
+        self._layout, self.version, self._schema = layout, layout.version, new
+
+    def _step(self, step: SchemaStep, is_truncated: bool) -> None:
+        if not step.is_any:
+            self.flush()
+            return
+        if self._options.schema_changes == "fail":
+            raise RunError(
+                f"table {self.name}: position {self._place[1]}: {step.text}: apply with schema_changes='evolve', or "
+                "into another target"
+            )
+        if is_truncated:
+            self._target.table(self.name).create(step.new)
+            return
+        self.flush()
+        table = self._target.table(self.name)
+        try:
+            table.evolve(step.new, step.columns(is_empty=table.counts.rows == 0))
+        except UnknownValues as error:
+            raise self._stale(str(error)) from error
+
+    def flush(self) -> None:
+        """Apply the changes so far to the table of the target.
+
+        Raises
+        ------
+        TableStale
+            If the rows cannot be known from a change on.
+        """
+        if self._net is None:
+            return
+        try:
+            net = self._net.table()
+        except ValueError as error:
+            raise self._stale(str(error)) from error
+        self._net = None
+        if not net.num_rows:
+            return
+        try:
+            self._target.table(self.name).apply(net)
+        except MissingRow as error:
+            raise self._stale(str(error)) from error
+
+    def _stale(self, reason: str) -> TableStale:
+        assert self.version is not None
+        where = "" if reason.startswith("position ") else f"position {self._place[1]}: "
+        return TableStale(self.version.relation_id, self.name, self._place, f"{where}{reason}")
+
+
+def _place(rows: pa.RecordBatch, at: int) -> Place:
+    return rows["_commit_position"][at].as_py(), rows["_position"][at].as_py()

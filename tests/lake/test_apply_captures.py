@@ -1,0 +1,169 @@
+"""`apply` of the captures to a target in memory: its tables equal those of the server, however the payloads come."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from changes.test_changes import TYPES
+from lake.memory_target import MemoryTarget
+
+from pgdecode import RelationCatalog, lsn_to_text
+from pgdecode.lake import StaleTables, apply, apply_run
+from pgdecode.lake.reading import reading
+from support import captures
+from support.net_batches import random_cuts
+from support.oracles import expected_changes, replay
+from support.oracles.expected_changes import TEXT
+from support.tiers import full
+
+# Tables with a column that was added or altered while there were rows. Payloads alone do not tell its values.
+STALE = {
+    "shop": {"public.customers"},
+    "txns": {"public.a2"},
+    "streams": {"public.s1"},
+}
+
+
+def text_types(name: str) -> dict[str | int, str]:
+    """All types as text, the form that the recorded states have."""
+    catalog = RelationCatalog.from_messages(captures.capture(name).column)
+    return {item.type_id: "text" for version in catalog for item in version.columns}
+
+
+def write_payloads(folder: Path, payloads: pa.Array, start: int, end: int, step: int = 1) -> Path:
+    """Write the payloads from `start` to `end` as a file."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"part-{start:08d}.parquet"
+    table = {"seq": pa.array(range(start * step, end * step, step), pa.int64()), "data": payloads[start:end]}
+    pq.write_table(pa.table(table), path, row_group_size=random.Random(start).choice([7, 100, 5000]))
+    return path
+
+
+def apply_known(source: Path, target: MemoryTarget, **options: Any) -> set[str]:
+    """Apply, and return the tables whose rows cannot be known."""
+    try:
+        apply(source, target, **options)
+    except StaleTables as error:
+        return {*error.tables}
+    return set()
+
+
+def rows_of(target: MemoryTarget, name: str, stale: set[str]) -> dict[str, list[replay.Row]]:
+    """The rows of a target by the server's spelling of the tables' names."""
+    catalog = RelationCatalog.from_messages(captures.capture(name).column)
+    spelled = {item.qualified_name: replay.table_name(item.namespace, item.name) for item in catalog}
+    return {spelled[table]: rows for table, (_, rows) in target.committed.items() if table not in stale}
+
+
+def assert_server_state(target: MemoryTarget, name: str, stale: set[str]) -> None:
+    major, scenario, _ = name.split(".")
+    state = replay.load_state(captures.DATA / f"{major}.{scenario}.state.json.gz")
+    left_out = expected_changes.WITHOUT_COLUMNS | stale
+    left_out |= expected_changes.TRUNCATED.get(scenario, set()) if major == "10" else set()
+    found = rows_of(target, name, stale)
+    assert found
+    differences, unknown = replay.differences(found, state, tables=left_out)
+    assert differences == []
+    # A generated column is not published.
+    assert unknown == ({"public.gen": {"dbl": 1}} if "public.gen" in found else {})
+
+
+def payload_cuts(rng: random.Random, n: int) -> list[int]:
+    """Where files end: few or many of them."""
+    return random_cuts(rng, n) if n < 20 else sorted({0, n, *rng.sample(range(n), rng.choice([0, 1, 3, 12]))})
+
+
+QUICK = [name if name in captures.QUICK else full(name) for name in TEXT]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_tables_equal_those_of_the_server_in_batches_cut_anywhere(
+    name: str, rng: random.Random, tmp_path: Path
+) -> None:
+    column, target, types = captures.capture(name).column, MemoryTarget(), text_types(name)
+    stale: set[str] = set()
+    for start, end in pairwise(payload_cuts(rng, len(column))):
+        # Positions may have gaps.
+        write_payloads(tmp_path, column, start, end, step=3)
+        stale = apply_known(tmp_path, target, types=types, workers=1)
+    assert stale == (STALE.get(name.split(".")[1], set()))
+    assert_server_state(target, name, stale)
+    n_commits = target.n_commits
+    assert apply_known(tmp_path, target, types=types, workers=1) == stale
+    assert target.n_commits == n_commits
+
+
+class Killed(Exception):
+    """The end of a process at a write."""
+
+
+@pytest.mark.parametrize("name", ["18.twophase.v3", full("18.streams.v4"), full("18.txns.v2"), full("18.shop.v1")])
+def test_killed_at_every_write_and_called_again_tables_equal_those_of_the_server(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(apply_run, "_NET_BYTES", 2000)
+    monkeypatch.setattr(apply_run, "_COMMIT_BYTES", 20_000)
+    monkeypatch.setattr(reading, "_BATCH_ROWS", 500)
+    column, types = captures.capture(name).column, text_types(name)
+    write_payloads(tmp_path, column, 0, len(column))
+    left = 0
+
+    def on_write(what: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    # At the n-th write of each call that is not the last.
+    for n in (1, 2, 3, 5, 8, 13, 40, 100):
+        target, is_killed, stale = MemoryTarget(on_write), True, set[str]()
+        n_calls = 0
+        while is_killed:
+            # Each call goes on from the last commit, so a call that is killed at once would be killed for ever.
+            left = n + n_calls // 3
+            n_calls += 1
+            try:
+                stale = apply_known(tmp_path, target, types=types, workers=1)
+                is_killed = False
+            except Killed:
+                pass
+        assert stale == STALE.get(name.split(".")[1], set())
+        assert_server_state(target, name, stale)
+
+
+@pytest.mark.parametrize("name", ["18.twophase.v3", full("18.shop.v1"), full("16.streams.v2")])
+def test_until_applies_the_commits_up_to_an_lsn(name: str, rng: random.Random, tmp_path: Path) -> None:
+    column, target, types = captures.capture(name).column, MemoryTarget(), text_types(name)
+    write_payloads(tmp_path, column, 0, len(column))
+    changes = expected_changes.as_text(name)
+    lsns = sorted({item["commit_lsn"] for item in changes})
+    for lsn in [*sorted(rng.sample(lsns, min(5, len(lsns)))), lsns[-1]]:
+        stale = apply_known(tmp_path, target, types=types, workers=1, until=lsn_to_text(lsn))
+        applied = [item for item in changes if item["commit_lsn"] <= lsn]
+        expected = replay.replay(applied, expected_changes.key_columns(name))
+        found = rows_of(target, name, stale)
+        for table in {*expected} - stale:
+            assert sorted(map(repr, found.get(table, []))) == sorted(
+                repr({column: row[column] for column in target.committed[table][0].names}) for row in expected[table]
+            )
+
+
+TYPED = ("shop", "txns", "types")
+
+
+@pytest.mark.parametrize("scenario", [TYPED[0], *map(full, TYPED[1:])])
+def test_binary_payloads_give_the_same_tables_as_text(scenario: str, tmp_path: Path) -> None:
+    tables = []
+    for name in (f"18.{scenario}.v1", f"18.{scenario}.v1bin"):
+        column, target = captures.capture(name).column, MemoryTarget()
+        write_payloads(tmp_path / name, column, 0, len(column))
+        stale = apply_known(tmp_path / name, target, types=TYPES, unrepresentable="text")
+        assert stale == STALE.get(scenario, set())
+        tables.append({table: sorted(map(repr, rows)) for table, (_, rows) in target.committed.items()})
+    assert tables[0] == tables[1]
