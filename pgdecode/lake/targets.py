@@ -15,8 +15,8 @@ _FORMATS = {
     "parquet": ("parquet_format", None),
     "delta": ("delta", "delta"),
     "iceberg": ("iceberg", "iceberg"),
-    "duckdb": ("duckdb", "duckdb"),
-    "ducklake": ("duckdb", "duckdb"),
+    "duckdb": ("duckdb.database", "duckdb"),
+    "ducklake": ("duckdb.database", "duckdb"),
 }
 _FORMS = "parquet:FOLDER, delta:FOLDER, iceberg:CATALOG/NAMESPACE, duckdb:FILE or ducklake:CATALOG"
 

@@ -28,7 +28,7 @@ def _quoted(part: str) -> str:
     return '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part
 
 
-def _parts(text: str) -> tuple[str, str] | None:
+def name_parts(text: str) -> tuple[str, str] | None:
     """Read a schema and a name as PostgreSQL writes them; None for other texts."""
     match = _QUALIFIED.fullmatch(text)
     if match is None:
@@ -39,13 +39,13 @@ def _parts(text: str) -> tuple[str, str] | None:
 
 def normal_name(text: str) -> str:
     """Leave out quotes that are not necessary: "public"."orders" is public.orders. Other texts are not changed."""
-    parts = _parts(text)
+    parts = name_parts(text)
     return text if parts is None else qualified_name(*parts)
 
 
 def joined_name(qualified: str) -> str:
     """Return the text of a qualified name without quotes. Several tables may have the same."""
-    parts = _parts(qualified)
+    parts = name_parts(qualified)
     return qualified if parts is None else ".".join(parts)
 
 

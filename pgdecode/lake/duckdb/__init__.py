@@ -1,0 +1,1 @@
+"""Tables of DuckDB and DuckLake, which are changed by SQL."""
