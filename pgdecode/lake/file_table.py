@@ -15,11 +15,9 @@ from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
 from pgdecode.lake.target import ColumnSource, TableCounts
 from pgdecode.payloads.workers import Workers
 
-# At most so many small files are joined with others that are written, and always those up to this size.
+# At most so many small files are joined with others that are written, and always those up to this part of a new file.
 _MOST_JOINED = 8
-_LEAST_BYTES = 2**20
-# How many new rows are gathered at once.
-_NEW_ROWS = 1 << 16
+_LEAST_PART = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +205,7 @@ class FileTable:
         small = sorted((file for file in small if file.path not in paths), key=lambda file: file.bytes)
         found: list[DataFile] = []
         for file in small[:_MOST_JOINED]:
-            if n_bytes >= self._file_bytes or file.bytes > max(2 * n_bytes, _LEAST_BYTES):
+            if n_bytes >= self._file_bytes or file.bytes > max(2 * n_bytes, self._file_bytes // _LEAST_PART):
                 break
             found.append(file)
             n_bytes += file.bytes
@@ -235,8 +233,8 @@ class FileTable:
                     writer.copy(file.source, number)
                 else:
                     writer.write(file.rows(number, self._file_schema, net))
-        for start in range(0, len(new), _NEW_ROWS):
-            writer.write(net.new_rows(new.slice(start, _NEW_ROWS)).cast(self._file_schema))
+        for rows in net.new_rows(new):
+            writer.write(rows.cast(self._file_schema))
         writer.end_file()
 
     def _convert(

@@ -218,10 +218,11 @@ class FileWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Write rows, together with those before and after them in a row group."""
-        self._rows.append(rows)
-        self._n_bytes += rows.nbytes
-        if self._n_bytes >= GROUP_BYTES:
-            self._flush()
+        for part in _split(rows):
+            self._rows.append(part)
+            self._n_bytes += part.nbytes
+            if self._n_bytes >= GROUP_BYTES:
+                self._flush()
 
     def _flush(self) -> None:
         if self._rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,10 @@ from pgdecode.lake.data_file import ColumnBounds, order_value
 from pgdecode.lake.table_format import TableFormat
 from pgdecode.lake.target import MissingRow
 from pgdecode.net.keys import KeyNumbers
+
+# How many new rows, or bytes of them, are gathered at once.
+_NEW_ROWS = 1 << 16
+_NEW_BYTES = 1 << 24
 
 
 class NetRows:
@@ -138,12 +142,14 @@ class NetRows:
         claimants = by.filter(pc.greater_equal(by, pa.scalar(0, by.type)))
         return len(by) - int(self.is_upsert.take(claimants).true_count)
 
-    def new_rows(self, numbers: pa.Array) -> pa.Table:
-        """Return upserts that have claimed no row."""
-        n, first = len(numbers), numbers[0].as_py()
-        if numbers[-1].as_py() == first + n - 1:
-            return self.rows.slice(first, n)
-        return self.rows.take(numbers)
+    def new_rows(self, numbers: pa.Array) -> Iterator[pa.Table]:
+        """Return upserts that have claimed no row, in parts."""
+        n_rows = min(_NEW_ROWS, max(1, _NEW_BYTES * len(self.rows) // max(self.rows.nbytes, 1)))
+        for start in range(0, len(numbers), n_rows):
+            part = numbers.slice(start, n_rows)
+            first, last = part[0].as_py(), part[-1].as_py()
+            is_run = last - first == len(part) - 1
+            yield self.rows.slice(first, len(part)) if is_run else self.rows.take(part)
 
     def replaced(self, rows: pa.Table, removed: pa.Array, by: pa.Array) -> pa.Table:
         """Return rows of the table without some of them, and with the upserts that have claimed those."""

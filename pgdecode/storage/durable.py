@@ -78,9 +78,11 @@ def locked(path: Path, otherwise: Exception, *, remove: bool = False) -> Iterato
                 yield
                 return
         finally:
-            if held and remove:
-                path.unlink(missing_ok=True)
-            os.close(handle)
+            try:
+                if held and remove:
+                    path.unlink(missing_ok=True)
+            finally:
+                os.close(handle)
 
 
 def _is_at(handle: int, path: Path) -> bool:
