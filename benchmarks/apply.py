@@ -45,7 +45,8 @@ SCHEMA = pa.schema(
         pa.field("note", pa.string()),
     ]
 )
-BATCH = 500_000
+BATCH = 500_000  # rows that are made at once
+NET = 2_000_000  # net changes that are applied at once
 # By name: rows of the table, changes, and which rows change. Changes are 10 updates to 1 insert and 1 delete.
 CASES = {
     "random": (10_000_000, 220_000, "random"),
@@ -246,18 +247,18 @@ RUNNERS: dict[str, Callable[[Path, Iterator[pa.Table], int], dict[str, Any]]] = 
 
 
 def run(engine: str, folder: Path, case: tuple[int, int, str], threads: int) -> dict[str, Any]:
-    """Apply the changes of a case, and measure. More than a batch of changes is made batch by batch."""
-    n_rows, n_changes, which = case
+    """Apply the changes of a case, and measure. They are applied in parts."""
+    n_changes = case[1]
     pa.set_cpu_count(threads)
-    made = changes_of(*case, 0, min(BATCH, n_changes))
+    made = changes_of(*case, 0, min(NET, n_changes))
     spent = 0.0
 
     def nets() -> Iterator[pa.Table]:
         nonlocal spent
         yield made
-        for start in range(BATCH, n_changes, BATCH):
+        for start in range(NET, n_changes, NET):
             begun = time.process_time()
-            net = changes_of(*case, start, min(BATCH, n_changes - start))
+            net = changes_of(*case, start, min(NET, n_changes - start))
             spent += time.process_time() - begun
             yield net
 
