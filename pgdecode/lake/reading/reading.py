@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -211,7 +211,12 @@ class Reading:
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def _is_wanted(self, version: RelationVersion) -> bool:
-        """Whether the changes of a version are needed."""
+        """Whether the changes of a version are needed. Targets have no tables without columns."""
+        if not version.columns and not any(item.columns for item in self._versions_of(version.relation_id)):
+            self._progress.notes[
+                f"table {version.qualified_name}: position {version.position}: it has no columns: it is left out"
+            ] = None
+            return False
         if self._only is not None:
             return version.relation_id in self._only
         tables = self._options.tables
@@ -240,10 +245,16 @@ class Reading:
                 self._ignored.add(other)
                 self._progress.stale.pop(other, None)
         feed = self._feeds[relation_id] = self._feed(name, None, relation_id)
-        if self._begins_late and relation_id not in self._progress.stale:
+        if relation_id in self._progress.stale:
+            return feed
+        if self._begins_late:
             first = first_position(self._files) or 0
             reason = f"position {first}: the payloads before it are missing, and the table may have had rows then"
             raise TableStale(relation_id, name, (first, first), reason)
+        if any(not item.columns and item.position < version.position for item in self._versions_of(relation_id)):
+            place = version.position, version.position
+            reason = f"position {version.position}: the table had no columns before, and may have had rows then"
+            raise TableStale(relation_id, name, place, reason)
         return feed
 
     def _may_add(self, version: RelationVersion) -> bool:
@@ -262,11 +273,14 @@ class Reading:
 
     def _had_other_name(self, version: RelationVersion) -> bool:
         """Whether a table had another name in payloads so far."""
-        relations = self._engine.state.relations
-        earlier = (relations.versions[number] for number in relations.numbers_of(version.relation_id))
         return any(
-            item.qualified_name != version.qualified_name and item.position < version.position for item in earlier
+            item.qualified_name != version.qualified_name and item.position < version.position
+            for item in self._versions_of(version.relation_id)
         )
+
+    def _versions_of(self, relation_id: int) -> Iterator[RelationVersion]:
+        relations = self._engine.state.relations
+        return (relations.versions[number] for number in relations.numbers_of(relation_id))
 
     def _rename(self, feed: TableFeed, version: RelationVersion) -> None:
         """Leave a table as it is, because from now on it has another name."""

@@ -162,6 +162,9 @@ class TableFeed:
     def _set_layout(self, layout: VersionLayout, *, is_truncated: bool) -> None:
         """Give the table of the target the columns of another version."""
         before, old = self.version, self._schema
+        if not layout.version.columns:
+            reason = f"position {self._place[1]}: the table has no columns from here on"
+            raise TableStale(layout.relation_id, self.name, self._place, reason)
         new = self._columns_of(layout.version, layout.table)
         if before is None or old is None or before.relation_id != layout.relation_id:
             self._net = None
