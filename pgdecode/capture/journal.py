@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pgdecode.capture.errors import RequestError, StoppedError, reported
 from pgdecode.capture.frames import CopiedTable
+from pgdecode.capture.options import PluginOptions
 from pgdecode.capture.server import Identity
 from pgdecode.files.payload_file import CAPTURE_KEY
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
@@ -509,6 +510,18 @@ def metadata_of(path: Path) -> dict[str, Any]:
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StoppedError(f"{path}: not a complete file of a capture") from error
     return metadata
+
+
+def plugin_options(folder: Path, contents: Contents) -> PluginOptions:
+    """Return the options of pgoutput with which the last file of a folder was captured.
+
+    Raises
+    ------
+    StoppedError
+        If it is not a file of a capture.
+    """
+    last = next(reversed(contents.files.values()), None)
+    return PluginOptions() if last is None else PluginOptions.of(metadata_of(folder / last.name).get("options", {}))
 
 
 def entry_of(path: Path) -> FileEntry:

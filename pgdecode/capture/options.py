@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -147,6 +147,14 @@ class PluginOptions:
         for name, is_wanted, since in wanted:
             if is_wanted and major < since:
                 raise RequestError(f"{name} needs PostgreSQL {since}, the server is {major}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> PluginOptions:
+        """Convert back what `as_dict` returned, without the publications."""
+        flags = {name: given.get(name) == "on" for name in ("two_phase", "binary", "messages")}
+        protocol = int(given["proto_version"]) if "proto_version" in given else None
+        streaming, origin = given.get("streaming", "off"), given.get("origin")
+        return cls(protocol, streaming, origin=origin, **flags)  # type: ignore[arg-type]
 
     def as_dict(self, publications: Sequence[str]) -> dict[str, str]:
         """Make the options of the START_REPLICATION command."""

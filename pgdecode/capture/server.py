@@ -259,6 +259,46 @@ def drop_slot(dsn: str, slot: str) -> None:
         raise RequestError(f"slot {slot!r} cannot be dropped: {error}") from error
 
 
+def create_publication(dsn: str, name: str, tables: Sequence[str] = ()) -> bool:
+    """Create a publication of tables, or of all tables, unless it exists; return whether it was created.
+
+    Parameters
+    ----------
+    dsn, name : str
+    tables : sequence of str
+        Names as SQL.
+
+    Raises
+    ------
+    RequestError
+        If it cannot be created.
+    """
+    try:
+        with contextlib.closing(Connection(dsn)) as connection:
+            if has_publications(connection, [name]):
+                return False
+            what = f"TABLE {', '.join(tables)}" if tables else "ALL TABLES"
+            connection.rows(f"CREATE PUBLICATION {quoted_name(name)} FOR {what}")
+    except ServerError as error:
+        raise RequestError(f"publication {name!r} cannot be created: {error}") from error
+    return True
+
+
+def drop_publication(dsn: str, name: str) -> None:
+    """Drop a publication.
+
+    Raises
+    ------
+    RequestError
+        If it does not exist, or the server cannot be reached.
+    """
+    try:
+        with contextlib.closing(Connection(dsn)) as connection:
+            connection.rows(f"DROP PUBLICATION {quoted_name(name)}")
+    except ServerError as error:
+        raise RequestError(f"publication {name!r} cannot be dropped: {error}") from error
+
+
 def server_warnings(connection: Connection) -> Iterator[str]:
     """Yield warnings about settings that may invalidate slots, or change what is sent."""
     limit = setting(connection, "max_slot_wal_keep_size")

@@ -265,7 +265,7 @@ def capture(
             return 0 if status.obstacle is None else STOPPED
         if not given["publication"]:
             raise click.UsageError("Missing option '--publication'.")
-        with _live_progress() as show:
+        with live_progress() as show:
             # The parameters have the names of those of `Capture` and `PluginOptions`.
             plugin = {item.name: given.pop(item.name) for item in fields(PluginOptions)}
             running = Capture(
@@ -277,7 +277,7 @@ def capture(
                 retention=retention,
                 copy=(tables or True) if as_copy else False,
                 on_progress=show,
-                on_warning=lambda text: warn(_with_flags(text)),
+                on_warning=lambda text: warn(with_flags(text)),
                 **given,
             )
             with _stopped_by_signals(running):
@@ -286,16 +286,17 @@ def capture(
         if retention is not None:
             delete_files(out, retention)
     except RequestError as error:
-        click.echo(f"pgdecode: {_with_flags(str(error))}", err=True)
+        click.echo(f"pgdecode: {with_flags(str(error))}", err=True)
         return MISUSE
     except StoppedError as error:
         hint = " (--accept-gap continues)" if type(error).__name__ == "GapError" else ""
-        click.echo(f"pgdecode: {_with_flags(str(error))}{hint}", err=True)
+        click.echo(f"pgdecode: {with_flags(str(error))}{hint}", err=True)
         return STOPPED
     return 0
 
 
-def _with_flags(text: str) -> str:
+def with_flags(text: str) -> str:
+    """Replace parameters of functions, which a text of a capture names, by options of commands."""
     for words, flags in _FLAGS.items():
         text = text.replace(words, flags)
     return printable(text)
@@ -320,7 +321,7 @@ def _stopped_by_signals(running: Capture) -> Iterator[None]:
 
 
 @contextmanager
-def _live_progress() -> Iterator[Any]:
+def live_progress() -> Iterator[Any]:
     """Show the progress of a capture on a terminal. Yield the function to call with it; None without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -411,4 +412,4 @@ def _status_rows(status: Status) -> Iterator[tuple[str, str]]:
     for gap in status.gaps:
         yield "accepted gap", f"{gap['from']} to {gap['to']}: {gap['reason']}"
     for text in status.warnings:
-        yield "warning", _with_flags(text)
+        yield "warning", with_flags(text)

@@ -387,6 +387,8 @@ snapshots = _written(
 nets = _written(
     "--net", "nets", "Write the net changes of a table: one row for each row that the call's changes touched."
 )
+applied = _written("--table", "tables", "Apply only this table. Default: all.")
+excluded = _written("--exclude", "exclude", "Do not apply this table.")
 compared = _written("--table", "tables", "Compare only this table. Default: all.")
 key = click.option(
     "--key",

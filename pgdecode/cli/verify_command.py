@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,16 +15,35 @@ from pgdecode.cli import parameters
 from pgdecode.cli.capture_command import MISUSE, STOPPED, duration
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
-from pgdecode.lake.table_comparison import Difference
-from pgdecode.lake.verify import TableResult, VerifyResult, verify
+from pgdecode.lake.verification.table_comparison import Difference
+from pgdecode.lake.verification.verify_run import TableResult, VerifyResult, is_target, verify
 from pgdecode.protocol.lsn import lsn_to_text
+from pgdecode.storage.object_path import local_path
 
 DIFFERENT = 1
 
 
+def _percent(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        found = float(value.removesuffix("%"))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 100:
+        raise click.BadParameter(f"{value!r} is not a percentage such as 1%", context, option)
+    return found
+
+
 @click.command("verify", short_help="Compare tables with those of the server, while it goes on.")
 @click.argument("dsn")
-@click.argument("raw", type=parameters.path, metavar="RAW")
+@click.argument("target", type=parameters.location, metavar="TARGET|RAW")
+@click.option(
+    "--raw",
+    type=parameters.path,
+    metavar="RAW",
+    help="The folder of captured files from which TARGET was made. Default: the one that its state names.",
+)
 @parameters.compared
 @click.option(
     "--connections",
@@ -32,6 +52,12 @@ DIFFERENT = 1
     show_default=True,
     metavar="N",
     help="Read each table over N connections.",
+)
+@click.option(
+    "--sample",
+    callback=_percent,
+    metavar="PERCENT",
+    help="Compare about so many rows of tables with a key, such as 1%, and the number of all.",
 )
 @click.option(
     "--limit",
@@ -53,13 +79,14 @@ DIFFERENT = 1
     help="How long to wait for another process that captures to RAW.",
 )
 @parameters.accept_gap
+@parameters.storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def verify_command(dsn: str, raw: Any, *, no_capture: bool, as_json: bool, **given: Any) -> int:
+def verify_command(dsn: str, target: str, *, no_capture: bool, as_json: bool, **given: Any) -> int:
     """Compare tables with those of the server DSN, in every row and column, while the server goes on.
 
-    RAW is a folder of "pgdecode capture". Its tables are rebuilt as of the LSN at which a temporary slot exports a
-    snapshot, and compared with the rows in the snapshot. If nobody captures to RAW, its own slot is captured up to that
-    LSN first. Nothing else is written.
+    TARGET is one of "pgdecode apply" or "pgdecode sync". RAW is a folder of "pgdecode capture": its tables are
+    rebuilt. A temporary slot exports a snapshot at an LSN. What the target does not have up to there is taken from RAW,
+    in memory. If nobody captures to RAW, its own slot is captured up to that LSN first. The target is not changed.
 
     A difference has the key of the row, the column, and both values, hashed. Tables without a key are compared as rows
     with multiplicity.
@@ -68,7 +95,10 @@ def verify_command(dsn: str, raw: Any, *, no_capture: bool, as_json: bool, **giv
     RAW.
     """
     try:
-        result = verify(dsn, raw, capture=not no_capture, tables=given.pop("tables") or None, on_warning=warn, **given)
+        place: str | Path = target if is_target(target) else local_path(target, "RAW")
+        result = verify(
+            dsn, place, capture=not no_capture, tables=given.pop("tables") or None, on_warning=warn, **given
+        )
     except RequestError as error:
         click.echo(f"pgdecode: {printable(str(error))}", err=True)
         return MISUSE
@@ -91,20 +121,21 @@ def _as_dict(result: VerifyResult) -> dict[str, Any]:
 def _lines(result: VerifyResult) -> Iterator[str]:
     for name, table in result.tables.items():
         yield f"{name}: {_summary(table)}"
-        for note in table.notes:
+        for note in (*table.faults, *table.notes):
             yield f"  {note}"
         for item in table.differences:
             yield f"  {_difference(item)}"
+    yield from result.notes
     is_equal = "equal" if result.is_equal else "NOT equal"
     yield (
-        f"{counted(len(result.tables), 'table')} {is_equal} to the server's at {lsn_to_text(result.lsn)}, in "
-        f"{result.seconds:.2f} s"
+        f"{counted(len(result.tables), 'table')} {is_equal} to the server's at {lsn_to_text(result.lsn)}"
+        f"{'' if result.sample is None else f', by a sample of {result.sample:g}%'}, in {result.seconds:.2f} s"
     )
 
 
 def _summary(table: TableResult) -> str:
-    if table.is_equal:
-        return f"{counted(table.server_rows, 'row')}, equal"
+    if not table.n_different and table.is_counted:
+        return f"{counted(table.server_rows, 'row')}, {'equal' if table.is_equal else 'NOT equal'}"
     least = "" if table.is_counted else "at least "
     return (
         f"{least}{counted(table.n_different, 'different row')}; {counted(table.server_rows, 'row')} on the server, "

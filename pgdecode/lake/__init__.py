@@ -10,7 +10,19 @@ Examples
 """
 
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, TableResult, apply
+from pgdecode.lake.sync_run import Sync
 from pgdecode.lake.target import Target
 from pgdecode.lake.targets import lake_target
+from pgdecode.lake.verification.verify_run import VerifyResult, verify
 
-__all__ = ["ApplyResult", "StaleTables", "TableResult", "Target", "apply", "lake_target"]
+__all__ = [
+    "ApplyResult",
+    "StaleTables",
+    "Sync",
+    "TableResult",
+    "Target",
+    "VerifyResult",
+    "apply",
+    "lake_target",
+    "verify",
+]

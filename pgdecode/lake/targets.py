@@ -18,6 +18,7 @@ _FORMATS = {
     "duckdb": ("duckdb.database", "duckdb"),
     "ducklake": ("duckdb.database", "duckdb"),
 }
+SCHEMES = (*_FORMATS,)
 _FORMS = "parquet:FOLDER, delta:FOLDER, iceberg:CATALOG/NAMESPACE, duckdb:FILE or ducklake:CATALOG"
 
 

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pgdecode.capture import Capture, FileRules, RequestError, StoppedError
-from pgdecode.lake.table_comparison import compare_tables
-from pgdecode.lake.verify import verify
+from pgdecode.lake.apply_run import apply
+from pgdecode.lake.targets import lake_target
+from pgdecode.lake.verification.table_comparison import compare_tables
+from pgdecode.lake.verification.verify_run import verify
 from servers.database import Database
 from support.shell import Shell
 
@@ -33,6 +35,13 @@ INSERT INTO kinds (id) VALUES (1000);
 INSERT INTO bare SELECT CASE g % 3 WHEN 0 THEN 'NaN'::float8 WHEN 1 THEN '-0' END, '{"a": 1}', 's' || g % 2
     FROM generate_series(1, 20) g;
 INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 500) g
+"""
+LATER = """
+UPDATE t SET v = 'later' WHERE id BETWEEN 20 AND 30; UPDATE t SET id = id + 1000 WHERE id BETWEEN 25 AND 35;
+DELETE FROM t WHERE id = 40; INSERT INTO t VALUES (5000, NULL); UPDATE kinds SET j = '[1]' WHERE id % 3 = 0;
+UPDATE bare SET s = 'later' WHERE ctid IN ('(0,5)', '(0,6)'); DELETE FROM bare WHERE ctid = '(0,7)';
+ALTER TABLE kinds ADD more int DEFAULT 5; UPDATE kinds SET more = 6 WHERE id = 7; INSERT INTO empty VALUES (1, 'x');
+TRUNCATE empty; INSERT INTO empty VALUES (2, 'y')
 """
 # Changes that no slot sends, so that only the server has them.
 HIDDEN = """
@@ -144,3 +153,50 @@ def test_one_value_in_many_rows_is_seen() -> None:
     assert compare(rows, zero, ["id"]) == [("value", "f", 1)]
     repeated = pa.concat_tables([rows, rows.slice(5, 1), rows.slice(5, 1)])
     assert compare(rows, repeated, []) == [("extra", None, 2)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["parquet", "duckdb", "delta", "iceberg"])
+def test_a_target_is_compared_as_it_is_after_what_it_lacks(
+    kind: str, database: Database, tmp_path: Path, run: Shell
+) -> None:
+    target = target_of(kind, tmp_path)
+    raw = captured(database, tmp_path / "raw")
+    apply(raw, target)
+    done = run("verify", database.dsn, target)
+    assert (done.code, done.err) == (0, ""), done
+    # What the target does not have yet: changed, moved, removed and new rows, an added column, a truncated table.
+    for statement in LATER.split(";"):
+        database.execute(statement)
+    before = lake_target(target)
+    with before.opened():
+        positions = {name: item.position for name, item in before.applied.items()}
+    for words in ([], ["--connections", "3"], ["--sample", "30%"]):
+        done = run("verify", database.dsn, target, "--raw", str(raw), *words)
+        assert done.code == 0, done
+    assert "by a sample of 30%" in done.out
+    with before.opened():
+        assert positions == {name: item.position for name, item in before.applied.items()}
+    apply(raw, target)
+    assert run("verify", database.dsn, target).code == 0
+    database.execute(HIDDEN)
+    done = run("verify", database.dsn, target, "--json")
+    assert done.code == 1
+    tables = json.loads(done.out)["tables"]
+    assert [(item["kind"], item["key"]) for item in tables["public.t"]["differences"]] == [
+        ("value", {"id": "77"}),
+        ("extra", {"id": "78"}),
+    ]
+    assert [name for name, table in tables.items() if not table["is_equal"]] == [
+        "public.bare",
+        "public.kinds",
+        "public.t",
+    ]
+
+
+def target_of(kind: str, folder: Path) -> str:
+    package = {"duckdb": "duckdb", "delta": "deltalake", "iceberg": "pyiceberg"}.get(kind)
+    if package is not None:
+        pytest.importorskip(package)
+        pytest.importorskip(f"pgdecode.lake.{kind}", exc_type=ModuleNotFoundError)
+    return f"{kind}:{folder / 'lake'}"

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from queue import Full, Queue
 from threading import Thread
 from typing import Any
@@ -56,18 +57,24 @@ class TableRows:
     table : PublishedTable
     binary : bool
         Whether values are sent in binary form if their type has one.
+    sample : float, optional
+        Read about so many percent of the rows: those of pages that are drawn at random, the same in each reading.
 
     Attributes
     ----------
     count : int
-        Number of rows, counted by the server.
+        Number of rows that are read, counted by the server.
+    total : int
+        Number of all rows.
 
     Raises
     ------
     ServerError
     """
 
-    def __init__(self, snapshot: Snapshot, table: PublishedTable, *, binary: bool = False) -> None:
+    def __init__(
+        self, snapshot: Snapshot, table: PublishedTable, *, binary: bool = False, sample: float | None = None
+    ) -> None:
         self._snapshot = snapshot
         self._table = table
         self._binary = binary
@@ -76,12 +83,19 @@ class TableRows:
         self._is_binary = binary or snapshot.encoding in _EMBEDS_ASCII
         self._kinds = bytes(ord("b" if binary and column.has_binary else "t") for column in table.columns)
         self._sources = snapshot.sources(table)
-        counting = "SELECT pg_catalog.count(*) {}"
-        self.count = sum(
-            int(snapshot.catalog.row(counting.format(source.rows(table.row_filter)), 1, lambda: None)[0] or 0)
-            for source in self._sources
+        self.count = self.total = self._counted()
+        if sample is not None:
+            draw = f"TABLESAMPLE SYSTEM ({sample!r}) REPEATABLE (1)"
+            self._sources = [replace(source, table=f"{source.table} {draw}", oid=None) for source in self._sources]
+            self.count = self._counted()
+
+    def _counted(self) -> int:
+        found = sum(
+            int(self._snapshot.catalog.row(f"SELECT pg_catalog.count(*) {rows}", 1, lambda: None)[0] or 0)
+            for rows in (source.rows(self._table.row_filter) for source in self._sources)
         )
-        forget_locks(snapshot.catalog)
+        forget_locks(self._snapshot.catalog)
+        return found
 
     @property
     def types(self) -> list[Type]:

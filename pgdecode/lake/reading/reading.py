@@ -175,7 +175,9 @@ class Reading:
                 f"{options.source.path}: begins at position {first}, but the last position in {options.target.name} is "
                 f"{self._position}: {first - self._position - 1:,} payloads between them are missing"
             )
-        return source or stored
+        found = source or stored
+        path = options.source.path
+        return {**found, "path": str(path.absolute())} if found is not None and isinstance(path, Path) else found
 
     def _new_engine(self, state: ReplicationState) -> ChangeEngine:
         given, files = self._options.feeds.options, self._files.files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections import Counter, defaultdict
@@ -57,7 +58,7 @@ class Comparison:
     Attributes
     ----------
     server_rows, compared_rows : int
-        Number of rows on each side.
+        Number of rows on each side. Of a sample, those in it.
     differences : list of Difference
         The first ones.
     n_different : int
@@ -81,6 +82,7 @@ def compare_tables(
     *,
     limit: int = 20,
     show_values: bool = False,
+    is_sample: bool = False,
 ) -> Comparison:
     """Compare two tables that have the same columns.
 
@@ -96,9 +98,16 @@ def compare_tables(
         How many differences to return.
     show_values : bool
         Whether differences have values, in place of their hashes.
+    is_sample : bool
+        Whether `server` returns some of the rows: then only rows with their keys are compared.
     """
     seed = int.from_bytes(os.urandom(8), "little")
-    sums, others = (_sums(read(), names, key, seed) for read in (server, compared))
+    drawn: list[pa.Array] | None = [] if is_sample and key else None
+    sums = _sums(server(), names, key, seed, drawn)
+    if drawn is not None:
+        keys = pa.chunked_array(drawn, pa.uint64()).unique()
+        compared = functools.partial(_with_keys, compared, key, seed, keys)
+    others = _sums(compared(), names, key, seed)
     found = Comparison(sums.n_rows(), others.n_rows())
     different = sums.different(others)
     if not different:
@@ -123,12 +132,34 @@ def _hashes(batch: pa.RecordBatch, names: Sequence[str], seed: int) -> tuple[Any
     return row_hashes([_buffers(hashable(batch[name])) for name in names], len(batch), seed)
 
 
-def _sums(batches: Iterable[pa.RecordBatch], names: Sequence[str], key: Sequence[str], seed: int) -> HashSums:
+def _sums(
+    batches: Iterable[pa.RecordBatch],
+    names: Sequence[str],
+    key: Sequence[str],
+    seed: int,
+    keys: list[pa.Array] | None = None,
+) -> HashSums:
+    """Sum up the hashes of rows, and collect those of their keys in `keys`."""
     found = HashSums(_N_BUCKETS)
     for batch in batches:
         first, second = _hashes(batch, names, seed)
-        found.add(_hashes(batch, key, seed)[0] if key else first, first, second)
+        of_keys = _hashes(batch, key, seed)[0] if key else first
+        found.add(of_keys, first, second)
+        if keys is not None:
+            keys.append(pa.Array.from_buffers(pa.uint64(), len(batch), [None, of_keys]))
     return found
+
+
+def _with_keys(read: Reader, key: Sequence[str], seed: int, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Select the rows with some keys."""
+    for batch in read():
+        yield batch.filter(pc.is_in(key_hashes(batch, key, seed), keys))
+
+
+def hashes_of(batch: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.Array, pa.Array]:
+    """Hash rows by some columns to two columns of uint64. The hashes of equal values of all tables are equal."""
+    first, second = (pa.Array.from_buffers(pa.uint64(), len(batch), [None, half]) for half in _hashes(batch, names, 0))
+    return first, second
 
 
 def key_hashes(batch: pa.RecordBatch, key: Sequence[str], seed: int) -> pa.Array:

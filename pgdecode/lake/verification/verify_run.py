@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from pgdecode.arrow.json_text import flat
 from pgdecode.capture import Capture, RequestError, StoppedError
@@ -19,28 +19,28 @@ from pgdecode.capture.catalog.user_types import read_types
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows
 from pgdecode.capture.errors import ServerError
-from pgdecode.capture.journal import Contents, metadata_of, read_log
-from pgdecode.capture.options import PluginOptions
+from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
-from pgdecode.datasets.target import target_at
-from pgdecode.files.change_reader import TableError
-from pgdecode.jobs.decode_run import DecodeJob
-from pgdecode.jobs.decode_run import decode as run_job
-from pgdecode.jobs.local_run import LocalEngine
-from pgdecode.lake.table_comparison import Comparison, Reader, compare_tables
+from pgdecode.lake.apply_run import StaleTables, apply
+from pgdecode.lake.reading.reading import version_of
+from pgdecode.lake.stored_types import to_stored
+from pgdecode.lake.target import Target
+from pgdecode.lake.targets import SCHEMES, lake_target
+from pgdecode.lake.verification.overlay import Overlay
+from pgdecode.lake.verification.table_comparison import Comparison, compare_tables
 from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import UnrepresentableValues
 from pgdecode.relations.table_names import named, qualified_name
-from pgdecode.rows.options import Options
+from pgdecode.rows.options import ApplyKeywords
 from pgdecode.rows.row_decoder import decode_rows
+from pgdecode.storage.errors import PathError
 from pgdecode.types.pgtypes import MONEY_ARRAY_OID, MONEY_OID, NAME_BY_OID
 from pgdecode.types.user_types import DescribedTypes
 
 # How many times in a row tables may be altered after a snapshot was made.
 _TRIES = 20
 _LOOK_SECONDS = 0.2
-_PLUGIN_FLAGS = ("two_phase", "binary", "messages")
 
 
 @dataclass
@@ -51,14 +51,17 @@ class TableResult(Comparison):
     ----------
     notes : list of str
         What was not compared, and why.
+    faults : list of str
+        Why the table is not equal, other than by its rows.
     """
 
     notes: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
     @property
     def is_equal(self) -> bool:
         """Whether no difference was seen."""
-        return not self.n_different and self.is_counted
+        return not self.n_different and self.is_counted and not self.faults
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,17 @@ class VerifyResult:
     tables : dict of str to TableResult
         By "schema.table".
     seconds : float
+    sample : float or None
+        About how many percent of the rows were compared, if not all.
+    notes : tuple of str
+        Which tables were not compared.
     """
 
     lsn: int
     tables: Mapping[str, TableResult]
     seconds: float
+    sample: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def is_equal(self) -> bool:
@@ -88,7 +97,6 @@ class VerifyResult:
 class _ServerTable:
     """A table in the snapshot, as it is sent and decoded."""
 
-    name: str
     table: PublishedTable
     key: tuple[str, ...]
     rows: TableRows
@@ -108,24 +116,35 @@ class _ServerTable:
 
 
 @dataclass(frozen=True)
-class _ComparedTable:
-    """A table to compare with that of the server."""
+class _Stored:
+    """The tables to compare: a target with the commits before the snapshot."""
 
-    schema: pa.Schema
-    read: Reader
-    notes: Sequence[str] = ()
+    target: Target
+    faults: Mapping[str, str]
+
+    def columns_sent(self, name: str) -> list[str]:
+        """Return the columns of a table that the server has sent last."""
+        return [column.name for column in version_of(self.target.applied[name]).columns]
+
+
+def is_target(text: str | Path | Target) -> bool:
+    """Whether a text is the URI of a target, and no folder."""
+    return isinstance(text, Target) or (isinstance(text, str) and text.partition(":")[0] in SCHEMES)
 
 
 def verify(
     dsn: str,
-    raw: str | Path,
+    target: str | Path | Target,
     *,
+    raw: str | Path | None = None,
     tables: Sequence[str] | None = None,
     connections: int = 1,
+    sample: float | None = None,
     limit: int = 20,
     show_values: bool = False,
     capture: bool = True,
     wait_seconds: float = 60.0,
+    storage_options: Mapping[str, str] | None = None,
     types: Mapping[str | int, str] | None = None,
     unrepresentable: UnrepresentableValues = "error",
     accept_gap: bool = False,
@@ -133,19 +152,24 @@ def verify(
 ) -> VerifyResult:
     """Compare tables with those of the server, exactly at an LSN, while the server goes on.
 
-    A temporary slot exports a snapshot at an LSN. The compared tables have exactly the commits before it. Nothing is
-    written except captured files.
+    A temporary slot exports a snapshot at an LSN. The compared tables have exactly the commits before it: changes that
+    a target does not have yet are taken from the captured files, in memory. Targets are not changed.
 
     Parameters
     ----------
     dsn : str
         Connection string of libpq, as for `Capture`.
-    raw : path
-        A folder of captured files. The tables are rebuilt from them, as of the LSN.
+    target : str, path or Target
+        A target, as of `lake_target`; or a folder of captured files. Then the tables are rebuilt from them.
+    raw : path, optional
+        The folder of captured files from which the target was made. Default: the one that its state names.
     tables : sequence of str, optional
-        As "schema.table". Default: all that are published.
+        As "schema.table". Default: all published tables that the target has.
     connections : int
         Number of connections that read the rows of a table.
+    sample : float, optional
+        Compare about so many percent of the rows of tables with a key, and the number of all rows. 16 bytes for each of
+        these rows are in memory.
     limit : int
         How many differences of a table to return.
     show_values : bool
@@ -155,8 +179,10 @@ def verify(
         error.
     wait_seconds : float
         How long to wait for another process that captures to the folder.
+    storage_options : mapping, optional
+        How to connect to object stores.
     types, unrepresentable
-        As in `decode_rows`.
+        For a folder of captured files, as in `apply`. A target has its own.
     accept_gap : bool
         Read over gaps that the capture accepted.
     on_warning : callable
@@ -172,30 +198,86 @@ def verify(
         If the request cannot be carried out.
     StoppedError
         If the state of the server or of the folder prevents it.
+    RunError
+        If the captured files do not follow the target, or another process writes to it.
     """
     start = time.monotonic()
-    folder = Path(raw)
-    contents = _contents(folder)
-    _check_server(dsn, folder, contents)
+    if sample is not None and not 0 < sample <= 100:
+        raise RequestError(f"sample is more than 0 and at most 100 percent, not {sample}")
     with contextlib.ExitStack() as closing:
-        snapshot, published = _open_snapshot(dsn, contents, tables, connections)
+        stored: Target | None = None
+        options: dict[str, Any] = {"types": types, "unrepresentable": unrepresentable}
+        if not isinstance(target, Path) and is_target(target):
+            stored = closing.enter_context(lake_target(target, storage_options=storage_options).opened())
+            if not stored.applied:
+                raise RequestError(f"{stored.name}: has no tables that pgdecode has applied")
+            options = _options_of(stored)
+            raw = raw or _folder_of(stored)
+        folder = Path(target if stored is None else raw)  # type: ignore[arg-type]
+        contents = _contents(folder)
+        _check_server(dsn, folder, contents)
+        snapshot, published, notes = _open_snapshot(dsn, contents, tables, connections, stored)
         closing.callback(snapshot.close)
         Wait(dsn, folder, snapshot.lsn, wait_seconds, on_warning).run(captures=capture)
-        options = {
+        if stored is None:
+            temporary = closing.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-verify-"))
+            destination = lake_target(f"parquet:{temporary}/tables")
+        else:
+            destination = Overlay(stored)
+        with_all = stored is None and tables is None
+        faults = _apply(
+            folder,
+            destination,
+            tables=None if with_all else [*published],
+            until=snapshot.lsn - 1,
+            accept_gap=accept_gap,
+            **options,
+        )
+        closing.enter_context(destination.opened())
+        decoding = {
             "encoding": snapshot.encoding,
-            "unrepresentable": unrepresentable,
-            "types": _types(dsn, published.values(), contents, types),
+            "unrepresentable": options.get("unrepresentable", "error"),
+            "types": _types(dsn, published.values(), contents, options.get("types")),
         }
-        is_binary = _plugin_options(folder, contents).binary
-        with _rebuilt(
-            folder, list(published), snapshot.lsn, types=types, unrepresentable=unrepresentable, accept_gap=accept_gap
-        ) as compared:
-            results = {}
-            for name, (table, key) in published.items():
-                rows = TableRows(snapshot, table, binary=is_binary)
-                server = _ServerTable(name, table, key, rows, {**options, "type_messages": rows.types})
-                results[name] = _compare(server, compared.get(name), limit=limit, show_values=show_values)
-        return VerifyResult(snapshot.lsn, results, time.monotonic() - start)
+        is_binary = plugin_options(folder, contents).binary
+        results = {}
+        for name, (table, key) in published.items():
+            percent = sample if key else None
+            rows = TableRows(snapshot, table, binary=is_binary, sample=percent)
+            server = _ServerTable(table, key, rows, {**decoding, "type_messages": rows.types})
+            results[name] = _compare(
+                name, server, _Stored(destination, faults), percent, limit=limit, show_values=show_values
+            )
+        return VerifyResult(snapshot.lsn, results, time.monotonic() - start, sample, tuple(notes))
+
+
+def _options_of(target: Target) -> dict[str, Any]:
+    """Return the options with which the tables of a target were applied."""
+    found = next(iter(target.applied.values())).options
+    names = (*ApplyKeywords.__annotations__, "key", "schema_changes")
+    return {name: found[name] for name in names if found.get(name) is not None}
+
+
+def _folder_of(target: Target) -> Path:
+    """Return the folder of captured files that the state of a target names."""
+    for applied in target.applied.values():
+        path = (applied.source or {}).get("path")
+        if path is not None:
+            return Path(path)
+    raise RequestError(f"{target.name}: its state does not name the folder of captured files: pass raw=")
+
+
+def _apply(folder: Path, target: Target, **options: Any) -> dict[str, str]:
+    """Apply captured files, and return why tables are stale."""
+    try:
+        apply(folder, target, **options)
+    except StaleTables as error:
+        return error.tables
+    except PathError:
+        # No payload describes one of the tables.
+        if not target.applied:
+            return {}
+    return {}
 
 
 def _contents(folder: Path) -> Contents:
@@ -221,20 +303,29 @@ def _check_server(dsn: str, folder: Path, contents: Contents) -> None:
 
 
 def _open_snapshot(
-    dsn: str, contents: Contents, tables: Sequence[str] | None, connections: int
-) -> tuple[Snapshot, dict[str, tuple[PublishedTable, tuple[str, ...]]]]:
-    """Make a snapshot, and lock the tables in it: each with its key."""
+    dsn: str, contents: Contents, tables: Sequence[str] | None, connections: int, target: Target | None
+) -> tuple[Snapshot, dict[str, tuple[PublishedTable, tuple[str, ...]]], list[str]]:
+    """Make a snapshot, and lock the tables in it: each with its key. Also say which are not compared."""
     try:
         for _ in range(_TRIES):
             publications = (contents.origin or {})["publications"]
             snapshot = Snapshot(dsn, publications, n_readers=connections, encoding=contents.encoding)
             try:
                 published = {qualified_name(item.namespace, item.name): item for item in snapshot.tables()}
-                if tables is not None:
-                    published = {name: published[name] for name in _names(tables, published)}
-                if not snapshot.lock([*published.values()]):
+                chosen = [*published] if tables is None else _names(tables, published)
+                notes = []
+                if target is not None:
+                    absent = [name for name in chosen if name not in target.applied]
+                    if absent and tables is not None:
+                        raise RequestError(f"{target.name}: does not have table {absent[0]}")
+                    chosen = [name for name in chosen if name not in absent]
+                    notes += [f"{name}: not compared, because the target does not have it" for name in absent]
+                    others = [name for name in target.applied if name not in published]
+                    notes += [f"{name}: not compared, because it is not published" for name in others if not tables]
+                if not snapshot.lock([published[name] for name in chosen]):
                     keys = _primary_keys(snapshot.catalog)
-                    return snapshot, {name: (table, _key(table, keys)) for name, table in published.items()}
+                    found = {name: (published[name], _key(published[name], keys)) for name in chosen}
+                    return snapshot, found, notes
             except BaseException:
                 snapshot.close()
                 raise
@@ -284,18 +375,6 @@ def _types(
         return DescribedTypes((), given)
     with contextlib.closing(Connection(dsn)) as connection:
         return DescribedTypes(read_types(connection, oids, str((contents.origin or {})["slot"])), given)
-
-
-def _plugin_options(folder: Path, contents: Contents) -> PluginOptions:
-    """Read the options of pgoutput with which the last file of a folder was captured."""
-    last = next(reversed(contents.files.values()), None)
-    found = {} if last is None else metadata_of(folder / last.name).get("options", {})
-    return PluginOptions(
-        protocol=int(found["proto_version"]) if "proto_version" in found else None,
-        streaming=found.get("streaming", "off"),
-        origin=found.get("origin"),
-        **{name: found.get(name) == "on" for name in _PLUGIN_FLAGS},
-    )
 
 
 @dataclass(frozen=True)
@@ -359,7 +438,7 @@ class Wait:
             self.folder,
             slot=origin["slot"],
             publication=origin["publications"],
-            options=_plugin_options(self.folder, contents),
+            options=plugin_options(self.folder, contents),
             encoding=contents.encoding,
             retry_seconds=self.seconds,
             on_warning=self.on_warning,
@@ -373,91 +452,70 @@ class Wait:
         return None
 
 
-@contextlib.contextmanager
-def _rebuilt(
-    folder: Path,
-    names: Sequence[str],
-    lsn: int,
+def _compare(
+    name: str,
+    server: _ServerTable,
+    stored: _Stored,
+    sample: float | None,
     *,
-    types: Mapping[str | int, str] | None,
-    unrepresentable: UnrepresentableValues,
-    accept_gap: bool,
-) -> Iterator[dict[str, _ComparedTable]]:
-    """Rebuild tables from captured files, with the commits before an LSN, in a temporary folder."""
-    options = Options.of({"types": types, "unrepresentable": unrepresentable, "as_of": lsn - 1})
-    left = list(names)
-    with tempfile.TemporaryDirectory(prefix="pgdecode-verify-") as temporary:
-        out = Path(temporary, "tables")
-        while left:
-            job = DecodeJob(
-                source=folder,
-                target=target_at(out),
-                what=tuple(left),
-                options=options,
-                is_snapshot=True,
-                in_folders=True,
-                accept_gap=accept_gap,
-            )
-            try:
-                run_job(job, LocalEngine(workers=all_cores()))
-                break
-            except TableError as error:
-                # No payload describes the table.
-                if error.relation not in left:
-                    raise
-                left.remove(error.relation)
-        yield {name: _in_files(sorted((out / name).glob("*.parquet"))) for name in left}
-
-
-def _in_files(paths: Sequence[Path]) -> _ComparedTable:
-    """Read the rows of a snapshot from its files."""
-    schema = pq.read_schema(paths[0])
-    columns = [item for item in schema if (item.metadata or {}).get(b"pg:type") is not None]
-
-    def read() -> Iterator[pa.RecordBatch]:
-        for path in paths:
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(columns=[item.name for item in columns])
-
-    return _ComparedTable(pa.schema(columns), read)
-
-
-def _compare(server: _ServerTable, compared: _ComparedTable | None, *, limit: int, show_values: bool) -> TableResult:
+    limit: int,
+    show_values: bool,
+) -> TableResult:
     """Compare the columns that both tables have."""
     notes: list[str] = []
-    if compared is None:
-        columns: dict[str, pa.DataType | None] = dict.fromkeys(server.columns)
+    faults = [stored.faults[name]] if name in stored.faults else []
+    columns: dict[str, pa.DataType | None] = dict.fromkeys(server.columns)
+    is_there = name in stored.target.applied
+    if not is_there:
         notes.append("no payload describes the table")
     else:
-        notes += compared.notes
-        known = {item.name: item.type for item in compared.schema}
-        columns = {name: known[name] for name in server.columns if name in known}
-        notes += _column_notes(server.columns, [*known])
+        with stored.target.read(name) as reader:
+            known = {item.name: item.type for item in reader.schema}
+        sent = stored.columns_sent(name)
+        columns = {column: known[column] for column in server.columns if column in known}
+        unsent = [column for column in server.columns if column not in sent]
+        missing = [column for column in server.columns if column in sent and column not in known]
+        extra = [column for column in known if column not in server.columns]
+        if unsent:
+            notes.append(f"not compared: {', '.join(unsent)}: no change was sent since the table has it")
+        if extra:
+            notes.append(f"not compared: {', '.join(extra)}: the server's table does not have it")
+        if missing and stored.target.applied[name].options.get("schema_changes") == "ignore":
+            notes.append(f"not compared: {', '.join(missing)}: changes of columns are ignored")
+        elif missing:
+            faults.append(f"columns are missing: {', '.join(missing)}")
+    n_compared = 0
 
     def server_batches() -> Iterator[pa.RecordBatch]:
         for batch in server.batches():
-            yield pa.RecordBatch.from_arrays(
-                [stored_as(batch[name], kind) for name, kind in columns.items()], [*columns]
-            )
+            arrays = [stored_as(batch[column], kind) for column, kind in columns.items()]
+            yield pa.RecordBatch.from_arrays(arrays, [*columns])
 
     def compared_batches() -> Iterator[pa.RecordBatch]:
-        for batch in () if compared is None else compared.read():
-            yield pa.RecordBatch.from_arrays([batch[name] for name in columns], [*columns])
+        nonlocal n_compared
+        n_compared = 0
+        if not is_there:
+            return
+        with stored.target.read(name) as reader:
+            for batch in reader:
+                n_compared += len(batch)
+                yield pa.RecordBatch.from_arrays([batch[column] for column in columns], [*columns])
 
     key = server.key if {*server.key} <= {*columns} else ()
-    found = compare_tables(server_batches, compared_batches, [*columns], key, limit=limit, show_values=show_values)
-    return TableResult(**vars(found), notes=notes)
-
-
-def _column_notes(server: Sequence[str], compared: Sequence[str]) -> list[str]:
-    missing = [name for name in server if name not in compared]
-    extra = [name for name in compared if name not in server]
-    notes = []
-    if missing:
-        notes.append(f"not compared: {', '.join(missing)}: the server has not sent a change since it has these columns")
-    if extra:
-        notes.append(f"not compared: {', '.join(extra)}: the server does not have these columns any more")
-    return notes
+    found = compare_tables(
+        server_batches,
+        compared_batches,
+        [*columns],
+        key,
+        limit=limit,
+        show_values=show_values,
+        is_sample=sample is not None,
+    )
+    if sample is not None:
+        notes.append(f"a sample of {server.rows.count:,} of {server.rows.total:,} rows was compared")
+        if server.rows.total != n_compared:
+            faults.append(f"{server.rows.total:,} rows are on the server, {n_compared:,} here")
+    return TableResult(**vars(found), notes=notes, faults=faults)
 
 
 def stored_as(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
@@ -465,9 +523,9 @@ def stored_as(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
     if kind is None or array.type == kind:
         return array
     if pa.types.is_boolean(array.type) and pa.types.is_string(kind):
-        return pa.compute.if_else(array, "t", "f")
+        return pc.if_else(array, "t", "f")
     try:
-        return array.cast(kind)
+        return to_stored(array, kind)
     except pa.ArrowException:
-        # A value that the type does not have: the text is another than that of all values of the type.
+        # A value that the type does not have. Its text is different from those of all values that it has.
         return flat(array).cast(pa.string())

@@ -1,0 +1,1 @@
+"""Comparison of tables with those of a server."""

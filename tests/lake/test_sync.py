@@ -1,0 +1,114 @@
+"""Targets made equal to a live server: captured and applied, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from pgdecode.capture import RequestError
+from pgdecode.lake import Sync, verify
+from servers.database import Database
+from support.shell import Shell, started
+
+
+def slots(database: Database) -> list[str | None]:
+    return [
+        name
+        for [name] in database.execute(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{database.name}'")
+    ]
+
+
+@pytest.mark.full
+def test_sync_makes_targets_equal_and_creates_only_what_it_was_asked_for(
+    database: Database, tmp_path: Path, run: Shell
+) -> None:
+    raw, metrics = tmp_path / "raw", tmp_path / "pgdecode.prom"
+    targets = [f"parquet:{tmp_path / 'one'}", f"parquet:{tmp_path / 'two'}"]
+    words = ["sync", database.dsn, *targets, "--raw", str(raw), "--slot", database.slot, "--publication", "made"]
+    database.execute(
+        "CREATE TABLE other (a int PRIMARY KEY); INSERT INTO other VALUES (1); INSERT INTO t VALUES (1, 'one')"
+    )
+    done = run(*words)
+    assert (done.code, slots(database)) == (2, [])
+    assert "publication 'made' does not exist" in done.err
+    done = run(*words, "--create-publication")
+    assert (done.code, slots(database)) == (2, [])
+    assert "--create-slot makes it" in done.err
+    done = run(*words, "--create-slot", "--exclude", "other", "--metrics", str(metrics))
+    assert (done.code, done.out) == (0, ""), done
+    assert "public.t: 1 upserted, 0 deleted" in done.err
+    database.execute("UPDATE t SET v = 'two'; INSERT INTO t VALUES (3, 'three')")
+    for _ in range(2):
+        done = run(*words, "--exclude", "other", "--json")
+        assert done.code == 0, done
+    report = json.loads(done.out)
+    assert (report["error"], report["failures"], [*report["targets"]]) == (None, 0, targets)
+    for target in targets:
+        assert run("verify", database.dsn, target).code == 0
+        assert not (Path(target.removeprefix("parquet:")) / "public.other").exists()
+    lines = metrics.read_text().splitlines()
+    assert "pgdecode_sync_up 1" in lines
+    assert f'pgdecode_sync_rows{{target="{targets[0]}",table="public.t"}} 1' in lines
+    assert all(line.startswith(("# HELP ", "# TYPE ", "pgdecode_sync_")) for line in lines)
+
+    status = ["sync", database.dsn, "--raw", str(raw), "--status"]
+    assert run(*status, "--max-lag", "1h").code == 0
+    done = run(*status, "--max-lag", "0s", "--json")
+    assert done.code == 3
+    assert "the last success is" in json.loads(done.out)["problems"][0]
+    assert run("sync", database.dsn, "--raw", str(raw), "--drop").code == 0
+    assert slots(database) == []
+    assert database.execute("SELECT pubname FROM pg_publication") == [["p"]]
+    done = run(*status)
+    assert (done.code, "does not exist" in done.out) == (3, True)
+    assert "has created neither" in run("sync", database.dsn, "--raw", str(raw), "--drop").err
+
+
+def test_a_target_that_fails_does_not_stop_the_others(database: Database, tmp_path: Path) -> None:
+    database.execute("INSERT INTO t VALUES (1, 'one')")
+    (tmp_path / "bad").write_text("a file")
+    good, bad = f"parquet:{tmp_path / 'good'}", f"parquet:{tmp_path / 'bad'}"
+    reports = []
+    running = Sync(
+        database.dsn,
+        [bad, good],
+        tmp_path / "raw",
+        slot=database.slot,
+        publications=["p"],
+        create_slot=True,
+        on_report=reports.append,
+    )
+    with pytest.raises((OSError, ValueError)):
+        running.run()
+    assert reports[0].targets[bad].error
+    assert reports[0].targets[good].tables["public.t"]["rows"] == 1
+    with pytest.raises(RequestError, match=r"'public\.nope' is not published"):
+        Sync(database.dsn, [good], tmp_path / "raw", tables=["nope"]).run()
+
+
+@pytest.mark.full
+def test_sync_every_goes_on_until_a_signal_and_keeps_others_out(database: Database, tmp_path: Path, run: Shell) -> None:
+    raw, target = tmp_path / "raw", f"parquet:{tmp_path / 'lake'}"
+    words = ["sync", database.dsn, target, "--raw", raw, "--slot", database.slot, "--publication", "p", "--create-slot"]
+    process = started(*words, "--every", "300ms")
+    try:
+        deadline = time.monotonic() + 60
+        while not (raw / "_sync.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "another process syncs" in run(*words).err
+        for n in range(5):
+            database.execute(f"INSERT INTO t VALUES ({n}, 'x'); UPDATE t SET v = 'n{n}'")
+            result = verify(database.dsn, target, on_warning=print)
+            assert result.is_equal, result
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
+    finally:
+        process.kill()
+        process.wait()
+    assert verify(database.dsn, target).is_equal
+    assert not (raw / "_sync.lock").exists()
