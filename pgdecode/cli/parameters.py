@@ -300,6 +300,7 @@ position = click.option(
     help="The column with ascending integers in the order of the messages. Default: seq or position, if it exists; "
     "otherwise the order of rows and of files' names.",
 )
+_UNCOMMITTED = _declared("include_uncommitted")
 _changes: tuple[Callable[[Any], Any], ...] = (
     position,
     click.option(
@@ -308,7 +309,8 @@ _changes: tuple[Callable[[Any], Any], ...] = (
         help="A column whose value changes at a reconnect, after which the server sends open transactions again. "
         "Without it, a reconnect is recognised only from an impossible order of messages.",
     ),
-    *map(_declared, ("start", "empty", "drop_duplicates", "include_uncommitted")),
+    *map(_declared, ("start", "empty", "drop_duplicates")),
+    _UNCOMMITTED,
     click.option(
         "--catalog",
         type=path,
@@ -329,6 +331,14 @@ def changes(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def transactions(command: Callable[..., None]) -> Callable[..., None]:
+    """Add those of the options of changes that are not of changes without a commit."""
+    for option in reversed(_changes):
+        if option is not _UNCOMMITTED:
+            command = option(command)
+    return command
+
+
 accept_gap = click.option(
     "--accept-gap",
     is_flag=True,
@@ -344,6 +354,7 @@ OF_MESSAGES = ("in_stream", "keep", "fields")
 GROUPS: Mapping[str, Sequence[str]] = {
     "What to write": (
         *("messages", "changes", "tables", "table", "snapshots", "nets", "key"),
+        *("until", "schema_changes", "dry_run"),
         *("format", "overwrite", "show", "as_json", "limit", "kinds"),
     ),
     "Input": ("payload", "unwrap", "position", "session", "accept_gap", "storage_options"),
@@ -358,6 +369,7 @@ FIRST = frozenset(
         *("messages", "changes", "tables", "snapshots", "nets", "format", "overwrite", "limit", "kinds"),
         *("payload", "position", "storage_options", "fields", "start", "drop_duplicates", "types"),
         *("mode", "bad", "engine", "workers"),
+        *("until", "schema_changes", "dry_run"),
     )
 )
 

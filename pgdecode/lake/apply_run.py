@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
+from pgdecode.lake.reading.dry_run import DryRun
 from pgdecode.lake.reading.payload_source import PayloadSource
 from pgdecode.lake.reading.reading import Progress, Reading, ReadingOptions
 from pgdecode.lake.reading.table_feed import FeedOptions, TableStale
@@ -200,9 +201,10 @@ def apply(
     chosen = None if tables is None else ((tables,) if isinstance(tables, str) else tuple(tables))
     found = Options.of(options)
     described = {**options_of(found), "key": _plain_key(key), "schema_changes": schema_changes}
+    found_target = lake_target(target, storage_options=storage_options)
     reading = ReadingOptions(
         PayloadSource(file_path(source, storage_options), payload, position, session, unwrap),
-        lake_target(target, storage_options=storage_options),
+        DryRun(found_target) if dry_run else found_target,
         FeedOptions(found, schema_changes, key),
         chosen,
         None if until == "now" else AsOf.of(until),
@@ -335,4 +337,5 @@ class _Run:
             last.commit_lsn,
             last.commit_timestamp,
             tuple(self._progress.notes),
+            isinstance(self._target, DryRun),
         )
