@@ -8,7 +8,7 @@ import click
 
 # The module and the name of each command.
 COMMANDS = {
-    "apply": ("apply_command", "apply_command"),
+    "apply": ("lake.apply_command", "apply_command"),
     "capture": ("capture_command", "capture"),
     "cat": ("cat_command", "cat"),
     "decode": ("decode_command", "decode"),
