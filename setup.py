@@ -41,7 +41,6 @@ DIRECTIVES = {
 # more than a check costs.
 CHECKED = (
     "pgdecode._native.arrow.int64_kernels",
-    "pgdecode._native.changes.row_replacement",
     "pgdecode._native.changes.text_maps",
     "pgdecode._native.changes.transaction_index",
 )

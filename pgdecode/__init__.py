@@ -4,10 +4,10 @@ import importlib
 from typing import Any
 
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.envelope.decoder import MessageDecoder, decode, decode_messages
 from pgdecode.files.captured_payloads import CapturedPayloads, read_capture
 from pgdecode.net.net_changes import NetChanges, net_changes
+from pgdecode.net.snapshot import snapshot
 from pgdecode.payloads.unwrap import UnwrapError, Unwrapped, unwrap
 from pgdecode.protocol.errors import (
     ArityMismatch,

@@ -61,9 +61,9 @@ INTERFACE = {
     "datasets": "errors file_digest input_selection manifest new_files payload_ranges run state target",
     "changes": (
         "change_rows checkpoint committed_changes record_batches replication_state stored_state table_rows "
-        "table_snapshot transaction_assembler"
+        "transaction_assembler"
     ),
-    "net": "net_changes schema",
+    "net": "net_changes schema snapshot",
     "partitions": "partition_decoder partition_index source_index speculation split_statistics",
     "files": (
         "captured_payloads change_export change_reader envelope_batches file_metadata ordered_files payload_batches "

@@ -1,42 +1,12 @@
-"""Which values of columns are equal: as numbers, and as values that Python can compare."""
+"""Values of columns that Python can compare."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _INTEGERS = {32: pa.int32(), 64: pa.int64()}
-
-
-def numbered_rows(columns: Sequence[list[pa.Array]], n: int) -> tuple[pa.Array, int]:
-    """Give each different row of columns a number. Return the numbers, and how many are different."""
-    if not columns or not n:
-        return pa.repeat(pa.scalar(0, pa.int32()), n), 1
-    numbers, n_found = numbered(pa.chunked_array(columns[0]))
-    for column in columns[1:]:
-        others, n_others = numbered(pa.chunked_array(column))
-        pairs = pc.add(pc.multiply(numbers.cast(pa.int64()), pa.scalar(n_others, pa.int64())), others)
-        numbers, n_found = numbered(pa.chunked_array([pairs]))
-    return numbers, n_found
-
-
-def numbered(values: pa.ChunkedArray) -> tuple[pa.Array, int]:
-    """Give each different value of a column a number. Return the numbers, and how many values are different.
-
-    Values are equal if they are for `plain_values`. The column has at least one.
-    """
-    kind = values.type
-    if pa.types.is_nested(kind):
-        numbers: dict[Any, int] = {}
-        found = [numbers.setdefault(value, len(numbers)) for value in plain_values(values)]
-        return pa.array(found, pa.int32()), len(numbers)
-    if pa.types.is_floating(kind):
-        values = pa.chunked_array([chunk.view(_INTEGERS[kind.bit_width]) for chunk in values.chunks])
-    chunks = values.dictionary_encode("encode").chunks
-    return pa.concat_arrays([chunk.indices for chunk in chunks]), len(chunks[0].dictionary)
 
 
 def zipped(columns: list[list[Any]], n: int) -> list[tuple[Any, ...]]:

@@ -17,11 +17,11 @@ from pgdecode.changes.record_batches import LimitedBuilder, counted_batch
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.changes.table_rows import Table, TableBuilder, TableOutput
-from pgdecode.changes.table_snapshot import SnapshotRows, last_named
 from pgdecode.files.file_metadata import catalog_of, encoding_of, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
 from pgdecode.net.net_changes import NetChanges
+from pgdecode.net.snapshot import SnapshotRows, last_named
 from pgdecode.payloads.commits import rows_as_of
 from pgdecode.payloads.payload_input import InvalidPositions
 from pgdecode.payloads.unwrap import hint

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.protocol.messages import Column
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames, histories
 from pgdecode.relations.relation_version import RelationVersion, used_from, values_before
@@ -85,22 +84,20 @@ class TableHistory:
         ids = [(item.relation_id, item.position) for item in self.versions]
         return ids.index((version.relation_id, version.position))
 
-    def values_before(self, number: int) -> dict[str, tuple[Column, str | None]]:
-        """Find the values that older rows have in the columns which a version adds: None for NULL."""
-        before, after = self.versions[number - 1 : number + 1]
-        columns = {item.name: item for item in after.columns}
-        return {
-            self.names[number][name]: (columns[name], value) for name, value in values_before(before, after).items()
-        }
+    def added(self, number: int) -> dict[str, tuple[str, str | None] | None]:
+        """Find the columns that a version adds: their names in it, with the value of older rows; None if unknown.
 
-    def added(self, number: int) -> set[str]:
-        """Find the columns that a version adds. One may have the name of a column that was dropped."""
-        found = {*self.columns(number)} - {*self.columns(number - 1)}
-        before, after = (self.versions[at].facts for at in (number - 1, number))
-        if before is not None and after is not None:
-            known = {*before.attnums}
-            found |= {name for name, n in zip(self.columns(number), after.attnums, strict=True) if n not in known}
-        return found
+        One may have the name of a column that was dropped.
+        """
+        before, after = self.versions[number - 1 : number + 1]
+        names, former = self.names[number], {*self.columns(number - 1)}
+        found = {item.name for item in after.columns if names[item.name] not in former}
+        if before.facts is not None and after.facts is not None:
+            known = {*before.facts.attnums}
+            numbered = zip(after.columns, after.facts.attnums, strict=True)
+            found |= {item.name for item, attnum in numbered if attnum not in known}
+        values = values_before(before, after)
+        return {names[name]: (name, values[name]) if name in values else None for name in found}
 
     def type_changes(self, before: int, after: int) -> dict[str, TypeChange]:
         """Find the columns whose type is another in a version than in the one before it."""

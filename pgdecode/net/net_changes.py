@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pgdecode._native.changes.row_tracker import INSERT, NO_CHANGE, TRUNCATE, op_codes
+from pgdecode._native.changes.row_tracker import INSERT, NO_CHANGE, TRUNCATE
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.table_rows import META, META_BEHIND
 from pgdecode.net.history import TableHistory
 from pgdecode.net.schema import ABOUT, key_of
-from pgdecode.net.touched_rows import TouchedRows, converted
+from pgdecode.net.touched_rows import TouchedRows, codes_of, converted
 from pgdecode.protocol.errors import listed
-from pgdecode.protocol.messages import Column
-from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.schema_metadata import described_in
+from pgdecode.rows.old_values import decoded_value
 from pgdecode.rows.own_names import OWN_NAMES
-from pgdecode.rows.row_decoder import decode_rows
 from pgdecode.types.type_changes import TypeChange
 
 # How many changes, or bytes of small batches, to apply at once.
-_CHANGES = 1 << 16
+_CHANGES = 1 << 15
 _BYTES = 1 << 26
 _SENT = {name: kind for name, kind in (*META, *META_BEHIND) if name in {"_op", "_old_type", "_unchanged", "_error"}}
 _SENT |= {item.name: item.type for item in ABOUT}
@@ -205,9 +202,7 @@ class NetChanges:
         if len(self._waiting) > 1:
             changes = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()[0]
         self._waiting, self._n_waiting, self._waiting_bytes = [], 0, 0
-        op = changes["_op"]
-        _, offsets, values = op.buffers()
-        ops = pa.Array.from_buffers(pa.uint8(), len(op), [None, op_codes(len(op), offsets, values, op.offset)])
+        ops = codes_of(changes)
         self._check(changes, ops)
         rows = self._rows
         changes = changes.rename_columns(self._schema.names)
@@ -248,16 +243,6 @@ class NetChanges:
     def _check_key(self, rows: TouchedRows, changes: pa.RecordBatch, ops: pa.Array, version: int | None) -> None:
         """Check that changes tell the key, before and after them."""
         key = rows.key
-        unchanged = changes["_unchanged"]
-        names = unchanged.flatten()
-        if len(names):
-            is_key = pc.is_in(names, pa.array(key, pa.string()))
-            if pc.any(is_key).as_py():
-                at = pc.list_parent_indices(unchanged)[pc.index(is_key, True).as_py()].as_py()
-                raise ValueError(
-                    f"position {changes['_position'][at]}: the change does not tell the key: "
-                    f"{names[pc.index(is_key, True).as_py()]} is an unchanged TOAST value without an old one"
-                )
         told = key if version is None else self._history.columns(version)
         absent = [name for name in key if name not in told]
         if absent and len(changes):
@@ -295,36 +280,35 @@ class NetChanges:
                 )
             added = self._history.added(at)
             changes = self._history.type_changes(at - 1, at)
-            changes = {name: change for name, change in changes.items() if name not in added}
-            if len(rows):
-                for name, change in changes.items():
-                    if name not in rows.key and not change.is_kept:
-                        rows.forget(name)
-                for name in added & {*rows.fields}:
-                    rows.forget(name)
-                for name, (column, text) in self._history.values_before(at).items():
-                    if name in rows.fields:
-                        rows.set_missing(name, value_of(text, column, after, rows.fields[name].type))
-            self._identify(rows, at, {name: change for name, change in changes.items() if name in rows.key}, added)
+            of_key = {*rows.key}.intersection(self._key_of(rows, at)[0])
+            for name, change in changes.items() if len(rows) else ():
+                if name not in added and name not in of_key:
+                    rows.alter(name, change)
+            for name, value in added.items() if len(rows) else ():
+                if name in rows.fields:
+                    kind = rows.fields[name].type
+                    rows.set_missing(name, None if value is None else decoded_value(after, *value, kind))
+            self._identify(rows, at, {name: changes[name] for name in of_key & {*changes} - {*added}}, added)
+
+    def _key_of(self, rows: TouchedRows, version: int) -> tuple[tuple[str, ...], bool]:
+        """Return the key of rows from a version on, and whether it is unique."""
+        if self._given_key is not None:
+            return self._given_key, True
+        key, is_unique = self._history.key(version)
+        if rows.is_unique and not is_unique and len(rows) and {*rows.key} <= {*key}:
+            return rows.key, True  # a whole row has the former key, too
+        return key, is_unique
 
     def _identify(
         self, rows: TouchedRows, version: int, changes: Mapping[str, TypeChange], added: Collection[str] = ()
     ) -> None:
         """Find rows by the key of a version."""
-        key, is_unique = self._history.key(version)
-        if self._given_key is not None:
-            key, is_unique = self._given_key, True
-        elif rows.is_unique and not is_unique and len(rows) and {*rows.key} <= {*key}:
-            key, is_unique = rows.key, True  # a whole row has the former key, too
+        key, is_unique = self._key_of(rows, version)
         is_same = (key, is_unique) == (rows.key, rows.is_unique)
         if is_same and not {*key} & {*added} and all(item.is_same_text for item in changes.values()):
             return
-        if not len(rows):
-            rows.key, rows.is_unique = key, is_unique
-            rows.clear()
-            return
         position = self._history.versions[version].position
-        if not set(key) <= set(rows.key) and rows.has_keys_before:
+        if len(rows) and not set(key) <= set(rows.key) and rows.has_keys_before:
             was_there = self._history.columns(version - 1) if version else []
             if any(name in was_there for name in key if name not in rows.key):
                 raise ValueError(
@@ -332,20 +316,6 @@ class NetChanges:
                     f"{listed(rows.key)}: make net changes of the changes before and after it apart"
                 )
         rows.identify(key, changes, position, is_unique=is_unique, added=added)
-
-
-def value_of(text: str | None, column: Column, version: RelationVersion, kind: pa.DataType) -> pa.Scalar | None:
-    """Decode a value of a column to its type; None if that is not possible, so that the value is not known."""
-    if text is None or pa.types.is_string(kind):
-        return pa.scalar(text, kind)
-    value = text.encode()
-    row = b"I" + version.relation_id.to_bytes(4, "big") + b"N\0\1t" + len(value).to_bytes(4, "big") + value
-    relation = replace(version.relation, xid=None, columns=(column,))
-    try:
-        found = decode_rows([row], replace(version, relation=relation, facts=None))[column.name]
-        return converted(found, kind)[0]
-    except (ValueError, pa.ArrowException):
-        return None
 
 
 def _check_columns(schema: pa.Schema) -> None:

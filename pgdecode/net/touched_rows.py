@@ -11,7 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import counted, grouped
-from pgdecode._native.changes.row_tracker import DELETED, GONE, LIVE, UPDATE, NeededChanges, RowTracker, ValuePlaces
+from pgdecode._native.changes.row_tracker import (
+    DELETE,
+    DELETED,
+    GONE,
+    LIVE,
+    UPDATE,
+    NeededChanges,
+    RowTracker,
+    ValuePlaces,
+    op_codes,
+)
 from pgdecode.arrow.batch_sizes import table_of
 from pgdecode.arrow.distinct_values import plain_values, zipped
 from pgdecode.arrow.null_arrays import null_array
@@ -27,7 +37,6 @@ _MANY_BYTES = 1 << 30
 _ROW_BYTES = 32
 # The value of a column is in no change; it is the one that rows have which are older than the column.
 _UNKNOWN, _MISSING = -1, -2
-_ABOUT = [item.name for item in ABOUT]
 
 _NONE = memoryview(b"").cast("q")
 
@@ -45,21 +54,36 @@ class TouchedRows:
         The columns that tell rows apart.
     is_unique : bool
         Whether no two rows have the same key. Otherwise a change refers to one of several equal rows.
+    has_before : bool
+        Whether there may be rows from before all changes.
+    about : sequence of pa.Field
+        The columns about the last change of each row.
     """
 
-    def __init__(self, fields: Fields, key: Sequence[str], *, is_unique: bool) -> None:
+    def __init__(
+        self,
+        fields: Fields,
+        key: Sequence[str],
+        *,
+        is_unique: bool,
+        has_before: bool = True,
+        about: Sequence[pa.Field] = ABOUT,
+    ) -> None:
         self.fields, self.key, self.is_unique = dict(fields), tuple(key), is_unique
+        self._has_before, self._about = has_before, {item.name: item for item in about}
         self._missing: dict[str, pa.Scalar] = {}
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
         self._keys = KeyNumbers([self.fields[name] for name in self.key])
-        self._tracker = RowTracker(self.is_unique)
+        self._tracker = RowTracker(self.is_unique, self._has_before)
         self._batches: list[pa.RecordBatch] = []
         self._n_changes = self._n_bytes = 0
         # For columns that a change has not told: the change with the value of each row.
         self._places: dict[str, ValuePlaces] = {}
+        # For columns that were in the key when their type was altered: whether a row has a converted value.
+        self._converted: dict[str, pa.Array] = {}
         self._others = OtherKeys()
 
     def __len__(self) -> int:
@@ -77,10 +101,36 @@ class TouchedRows:
         _, before, _, state = self._columns()
         return bool(pc.any(pc.and_(pc.greater_equal(before, 0), pc.not_equal(state, GONE))).as_py())
 
+    @property
+    def has_other_keys(self) -> bool:
+        """Whether a row's key is partly unknown, or was converted to another type."""
+        return bool(self._others)
+
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def apply(self, changes: pa.RecordBatch, ops: pa.Array, told: Collection[str]) -> None:
-        """Apply inserts, updates and deletes. `told` are the columns that they may have."""
+    def apply(
+        self,
+        changes: pa.RecordBatch,
+        ops: pa.Array,
+        told: Collection[str],
+        is_kept: pa.Array | None = None,
+    ) -> None:
+        """Apply inserts, updates and deletes.
+
+        Parameters
+        ----------
+        changes : pa.RecordBatch
+        ops : pa.Array
+        told : collection of str
+            The columns that the changes may have.
+        is_kept : pa.Array, optional
+            Whether to keep the new row of each change.
+
+        Raises
+        ------
+        ValueError
+            If a change does not tell the key; if a change may be of several rows.
+        """
         n, old_types = len(changes), changes["_old_type"]
         own = removed = self._keys.numbered([changes[name] for name in self.key], n)
         if old_types.null_count < n:
@@ -89,8 +139,10 @@ class TouchedRows:
             if len(moved):
                 olds = [pc.struct_field(changes["_old"], name).take(moved) for name in self.key]
                 removed = pc.replace_with_mask(own, is_moved, self._keys.numbered(olds, len(moved)))
+        if is_kept is not None:
+            ops = pc.if_else(is_kept, ops, pa.scalar(DELETE, pa.uint8()))
         self._others.begin(self._keys, removed, changes["_position"])
-        untold = self._untold(changes["_unchanged"], told)
+        untold = self._untold(changes, told)
         for name in untold:
             if name not in self._places:
                 self._places[name] = ValuePlaces(values_of(self._columns()[2]))
@@ -99,17 +151,18 @@ class TouchedRows:
         rows = self._tracker.apply(values_of(ops), values_of(own), values_of(removed), first, len(self._keys), find)
         for name, places in self._places.items():
             places.apply(values_of(ops), memoryview(rows).cast("i"), untold.get(name, _NONE), first, len(self._tracker))
-        kept = changes.select([*_ABOUT, *self.fields])
+        kept = changes.select([*self._about, *self.fields])
         self._batches.append(kept)
         self._n_changes += n
         self._n_bytes += kept.nbytes
-        n_rows = len(self._tracker)
+        n_rows = len(self._tracker) - self._tracker.n_gone
         if self._n_changes > (2 if self._n_bytes > _MANY_BYTES else 4) * n_rows + _FEW_ROWS:
             self._compact()
 
-    def _untold(self, unchanged: pa.ListArray, told: Collection[str]) -> dict[str, Any]:
+    def _untold(self, changes: pa.RecordBatch, told: Collection[str]) -> dict[str, Any]:
         """For each column, the changes that do not tell it, as a memoryview of ascending int64."""
         found: dict[str, Any] = {}
+        unchanged = changes["_unchanged"]
         names = unchanged.flatten()
         if len(names):
             names = names.dictionary_encode()
@@ -117,7 +170,13 @@ class TouchedRows:
             groups, places = grouped(values_of(names.indices), memoryview(_up_to(len(names.dictionary))).cast("i"))
             for number, start, end in groups:
                 at = pa.Array.from_buffers(pa.int64(), end - start, [None, places], offset=start)
-                found[names.dictionary[number].as_py()] = values_of(rows.take(at))
+                name = names.dictionary[number].as_py()
+                found[name] = values_of(rows.take(at))
+                if name in self.key:
+                    raise ValueError(
+                        f"position {changes['_position'][found[name][0]]}: the change does not tell the key: {name} is "
+                        "an unchanged TOAST value without an old one"
+                    )
         every = [name for name in self.fields if name not in told]
         found |= dict.fromkeys(every, memoryview(counted(0, len(unchanged))).cast("q") if every else None)
         return found
@@ -127,6 +186,25 @@ class TouchedRows:
     def forget(self, name: str) -> None:
         """Note that no change tells the values that a column has now."""
         self._set_places(name, _UNKNOWN)
+
+    def alter(self, name: str, change: TypeChange) -> None:
+        """Keep the values of a column outside the key if PostgreSQL does when its type changes; else forget them."""
+        if change.is_kept and change.is_same_text:
+            return
+        at = len(self._about) + [*self.fields].index(name)
+        columns = [pa.chunked_array([batch.column(at)]) for batch in self._batches]
+        if name in self._missing:
+            columns.append(pa.chunked_array([pa.array([self._missing[name].as_py()], self.fields[name].type)]))
+        found = [_one(change.converted(column)) for column in columns] if change.is_kept else []
+        if not change.is_kept or any(a.null_count > b.null_count for a, b in zip(found, columns, strict=True)):
+            self.forget(name)
+            return
+        if name in self._missing:
+            self._missing[name] = found.pop()[0]
+        self._batches = [
+            batch.set_column(at, batch.schema.field(at), column)
+            for batch, column in zip(self._batches, found, strict=True)
+        ]
 
     def set_missing(self, name: str, value: pa.Scalar | None) -> None:
         """Let all rows so far have a value of a column that was added. None is an unknown value."""
@@ -157,14 +235,14 @@ class TouchedRows:
                 self.forget(name)
         rows = pa.Table.from_batches(self._batches, self._stored_schema())
         rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
-        columns = [rows[name] for name in _ABOUT]
+        columns = [rows[name] for name in self._about]
         for name, item in fields.items():
             if name in former:
                 columns.append(converted(rows[name], item.type))
             else:
                 columns.append(null_array(len(rows), item.type))
         self.fields = dict(fields)
-        self._batches = pa.table(columns, schema=pa.schema([*ABOUT, *fields.values()])).to_batches()
+        self._batches = pa.table(columns, schema=self._stored_schema()).to_batches()
         if any(former[name].type != fields[name].type for name in self.key):
             self.identify(self.key, {}, -1, is_unique=self.is_unique)
 
@@ -182,9 +260,15 @@ class TouchedRows:
         Columns that were added may have the names of columns that the former key had. A row whose key is partly unknown
         is found by the other columns.
         """
-        own, before, _, state = self._columns()
-        rows = pc.indices_nonzero(pc.not_equal(state, GONE)).cast(pa.int32())
-        own, before, state = own.take(rows), before.take(rows), state.take(rows)
+        if not len(self):
+            self.key, self.is_unique = tuple(key), is_unique
+            self.clear()
+            return
+        rows = self._ordered()
+        own, before, change, state = (column.take(rows) for column in self._columns())
+        is_as_loaded = pc.and_(pc.less(change, self._tracker.n_loaded), pc.equal(state, LIVE))
+        loaded = pc.if_else(is_as_loaded, rows, None)
+        self._converted = {name: pc.fill_null(found.take(loaded), False) for name, found in self._converted.items()}
         former, keys = {*self.key} - {*added}, self._keys
         is_before = pc.greater_equal(before, 0)
         of_before = keys.values(pc.if_else(is_before, before, None))
@@ -192,24 +276,19 @@ class TouchedRows:
         of_own = keys.values(pc.if_else(is_deleted, None, own))
         self._take(rows)
         own_columns, before_columns = [], []
-        is_unknown: dict[str, pa.Array] = {}
-        is_converted: dict[str, pa.Array] = {}
+        is_unknown = {name: self._is_unknown(name) for name in key if name in self._places}
         for name in key:
             kind = self.fields[name].type
             if name in former:
                 columns = [converted(table[name], kind) for table in (of_own, of_before)]
                 if name in changes:
-                    columns = self._altered(name, changes[name], columns, is_unknown, is_converted, position)
-                elif name in self._places:
-                    is_unknown[name] = self._is_unknown(name)
+                    columns = self._altered(name, changes[name], columns, is_unknown, position)
             else:
                 missing = self._missing.get(name)
                 values = self._batches[0][name], null_array(len(rows), kind)
                 if missing is not None:
                     values = values[0], pa.repeat(missing, len(rows))
                 columns = [pa.chunked_array([items]) for items in values]
-                if name in self._places:
-                    is_unknown[name] = self._is_unknown(name)
             own_columns.append(_one(columns[0]))
             before_columns.append(_one(columns[1]))
         values = self._batches[0].columns
@@ -218,12 +297,14 @@ class TouchedRows:
             values[at] = pc.if_else(is_deleted, values[at], column)
         self._store(values)
         self.key, self.is_unique = tuple(key), is_unique
-        self._keys, self._tracker = KeyNumbers([self.fields[name] for name in key]), RowTracker(is_unique)
+        self._keys = KeyNumbers([self.fields[name] for name in key])
+        self._tracker = RowTracker(is_unique, self._has_before)
         new_own = self._keys.numbered(own_columns, len(rows))
         new_before = self._keys.numbered(before_columns, len(rows))
         new_before = pc.if_else(is_before, new_before, pa.scalar(-1, pa.int32()))
         is_live = pc.invert(is_deleted)
         unknown = {name: found for name, found in is_unknown.items() if pc.any(found).as_py()}
+        is_converted = {name: found for name, found in self._converted.items() if name in key}
         self._others = OtherKeys(
             key, own_columns, is_live, unknown, is_converted, is_unique=is_unique, tracker=self._tracker
         )
@@ -240,7 +321,6 @@ class TouchedRows:
         change: TypeChange,
         columns: Sequence[pa.ChunkedArray],
         is_unknown: dict[str, pa.Array],
-        is_converted: dict[str, pa.Array],
         position: int,
     ) -> list[pa.ChunkedArray]:
         """Convert the keys of rows, now and before all changes, as PostgreSQL does without USING."""
@@ -256,9 +336,9 @@ class TouchedRows:
                 found = [pa.chunked_array([null_array(len(own), own.type)]), before]
         is_lost = _one(pc.and_(found[0].is_null(), own.is_valid()))
         if pc.any(is_lost).as_py():
-            is_unknown[name] = is_lost
+            is_unknown[name] = pc.or_(is_unknown[name], is_lost) if name in is_unknown else is_lost
         if not change.is_kept and not change.is_same_number:
-            is_converted[name] = _one(own.is_valid())
+            self._converted[name] = _one(own.is_valid())
         return found
 
     def _note_unknown(self, name: str, is_unknown: pa.Array) -> None:
@@ -299,13 +379,13 @@ class TouchedRows:
         return found
 
     def _field(self, name: str) -> pa.Field:
-        return self.fields[name] if name in self.fields else ABOUT[_ABOUT.index(name)]
+        return self.fields[name] if name in self.fields else self._about[name]
 
     def _take(self, rows: pa.Array) -> None:
         """Keep the values of some rows, and forget all changes."""
         change = self._columns()[2].take(rows)
         columns, places = [], {}
-        for name in (*_ABOUT, *self.fields):
+        for name in (*self._about, *self.fields):
             columns.append(_one(self._values(name, rows, change)))
             if name in self._places:
                 codes = self._codes(name).take(rows)
@@ -324,7 +404,7 @@ class TouchedRows:
     def _compact(self) -> None:
         """Forget changes, and keys, that no row needs any more."""
         n_rows = len(self._tracker)
-        if self._tracker.n_gone() > _FEW_ROWS + n_rows // 2 or len(self._keys) > _FEW_ROWS + 4 * n_rows:
+        if self._tracker.n_gone > _FEW_ROWS + n_rows // 2 or len(self._keys) > _FEW_ROWS + 4 * n_rows:
             self.identify(self.key, {}, -1, is_unique=self.is_unique)
             return
         needed = NeededChanges(self._n_changes)
@@ -350,17 +430,36 @@ class TouchedRows:
         self._n_changes, self._n_bytes = len(rows), rows.nbytes
 
     def _stored_schema(self) -> pa.Schema:
-        return pa.schema([*ABOUT, *self.fields.values()])
+        return pa.schema([*self._about.values(), *self.fields.values()])
+
+    def _ordered(self) -> pa.Array:
+        """List the rows that are not gone, in the order of their last changes."""
+        ordered = self._tracker.in_order(self._n_changes)
+        return pa.Array.from_buffers(pa.int32(), ordered.size // 4, [None, ordered])
+
+    def live_table(self, labels: Mapping[str, str]) -> pa.Table:
+        """Return the rows that are there: the columns about their last changes, `_unknown`, and some of the table.
+
+        `labels` has these columns, and the name of each in `_unknown`, whose lists are sorted.
+        """
+        self._compact()
+        rows = self._ordered()
+        _, _, change, state = (column.take(rows) for column in self._columns())
+        is_live = pc.equal(state, LIVE)
+        if not pc.all(is_live).as_py():
+            rows, change, is_live = rows.filter(is_live), change.filter(is_live), is_live.filter(is_live)
+        fields = [*self._about.values(), *(self.fields[name] for name in labels)]
+        columns = [self._values(item.name, rows, change) for item in fields]
+        unknown = self._unknown(dict(sorted(labels.items(), key=lambda item: item[1])), rows, is_live)
+        return pa.table([*columns, unknown], schema=pa.schema([*fields, UNKNOWN]))
 
     def net_table(self, names: Sequence[str], schema: pa.Schema, truncate: pa.RecordBatch | None) -> pa.Table:
         """Return the net changes with some columns of the table. `schema` is that of the changes."""
         schema = schema_with_key([self.fields[name] for name in names], self.key, schema)
         self._compact()
-        ordered = self._tracker.in_order(self._n_changes)
-        rows = pa.Array.from_buffers(pa.int32(), ordered.size // 4, [None, ordered])
-        _, before, change, state = self._columns()
-        change, before = change.take(rows), unless_negative(before.take(rows))
-        is_live = pc.equal(state.take(rows), LIVE)
+        rows = self._ordered()
+        _, before, change, state = (column.take(rows) for column in self._columns())
+        before, is_live = unless_negative(before), pc.equal(state, LIVE)
         is_deleted = pc.invert(is_live) if not pc.all(is_live).as_py() else None
         keys = self._keys.values(before) if before.null_count < len(before) else self._keys.schema.empty_table()
         kind = schema.field("_key_before").type
@@ -369,8 +468,12 @@ class TouchedRows:
             for item in kind
         ]
         struct = pa.StructArray.from_arrays(parts, fields=list(kind), mask=before.is_null())
-        columns = [pc.if_else(is_live, "upsert", "delete"), struct, self._unknown(names, rows, is_live)]
-        columns += (self._values(name, rows, change) for name in _ABOUT)
+        columns = [
+            pc.if_else(is_live, "upsert", "delete"),
+            struct,
+            self._unknown({name: name for name in names}, rows, is_live),
+        ]
+        columns += (self._values(name, rows, change) for name in self._about)
         for name in names:
             values = self._values(name, rows, change)
             if is_deleted is not None:
@@ -385,18 +488,18 @@ class TouchedRows:
             return found
         nulls = {item.name: pa.nulls(1, item.type) for item in schema}
         nulls |= {"_action": pa.array(["truncate"]), UNKNOWN.name: pa.array([[]], UNKNOWN.type)}
-        nulls |= {name: truncate[name] for name in _ABOUT}
+        nulls |= {name: truncate[name] for name in self._about}
         return pa.concat_tables([pa.table([*nulls.values()], schema=schema), found])
 
-    def _unknown(self, names: Sequence[str], rows: pa.Array, is_live: pa.Array) -> pa.Array:
-        """List the unknown columns of rows."""
+    def _unknown(self, labels: Mapping[str, str], rows: pa.Array, is_live: pa.Array) -> pa.Array:
+        """List the unknown columns of rows, by their labels."""
         lists: list[list[str]] = [[]]
         codes = pa.repeat(pa.scalar(0, pa.int32()), len(rows))
-        for name in names:
+        for name, label in labels.items():
             if name in self._places:
                 is_unknown = pc.and_(self._is_unknown(name).take(rows), is_live)
                 pairs = pc.add(pc.multiply(codes, 2), is_unknown.cast(pa.int32())).dictionary_encode()
-                lists = [lists[pair // 2] + [name] * (pair % 2) for pair in pairs.dictionary.to_pylist()]
+                lists = [lists[pair // 2] + [label] * (pair % 2) for pair in pairs.dictionary.to_pylist()]
                 codes = pairs.indices
         return pa.array(lists, UNKNOWN.type).take(codes)
 
@@ -429,7 +532,9 @@ class OtherKeys:
         is_unique: bool = False,
         tracker: RowTracker | None = None,
     ) -> None:
-        self.key, self.is_unique, self.tracker = key, is_unique, tracker or RowTracker(is_unique)
+        self.key, self.is_unique = key, is_unique
+        # Without rows, it is false.
+        self.tracker = RowTracker(is_unique) if tracker is None else tracker
         # By the columns that are not certain, and by the values of the others: the rows.
         self._unknown: dict[frozenset[str], dict[Any, list[int]]] = {}
         self._converted: dict[frozenset[str], dict[Any, list[int]]] = {}
@@ -493,6 +598,13 @@ class OtherKeys:
                     "USING may have computed other values"
                 )
         return -1
+
+
+def codes_of(changes: pa.RecordBatch) -> pa.Array:
+    """Return what each change does: the codes of its `_op`."""
+    op = changes["_op"]
+    _, offsets, values = op.buffers()
+    return pa.Array.from_buffers(pa.uint8(), len(op), [None, op_codes(len(op), offsets, values, op.offset)])
 
 
 def converted(values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.types.pgtypes import FIRST_USER_OID, NAME_BY_OID
 from pgdecode.types.type_changes import ColumnType, TypeChange
@@ -54,17 +51,9 @@ class AlteredTypes:
         self.is_any = any(self._changes)
         self._now = -1
 
-    def runs(self, versions: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
-        """Divide changes, by the numbers of their versions, where types change: first change, count, a version."""
-        # A change without a version does not depend on one.
-        versions = pc.fill_null_backward(pc.fill_null_forward(versions))
-        numbers = pa.array(self._order, pa.int32())
-        periods = pa.array([self._periods[number] for number in self._order], pa.int32())
-        found = pc.run_end_encode(periods.take(pc.index_in(versions.combine_chunks(), numbers)))
-        start = 0
-        for end in found.run_ends.to_pylist():
-            yield start, end - start, versions[start].as_py()
-            start = end
+    def period(self, number: int) -> int:
+        """Return how many versions up to this one have altered types."""
+        return self._periods[number]
 
     def advance(self, number: int | None = None) -> Iterator[tuple[int, int, dict[str, TypeChange]]]:
         """Go on to a version, or to the last one.

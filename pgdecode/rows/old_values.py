@@ -67,11 +67,11 @@ def _value_before(
         for before in dict.fromkeys([numbers[since - 1], *described[-1:]]) if versions[later].facts else ():
             values = values_before(versions[before], versions[later])
             if name in values:
-                return _decoded(versions[later], name, values[name], kind)
+                return decoded_value(versions[later], name, values[name], kind)
     return None
 
 
-def _decoded(version: RelationVersion, name: str, text: str | None, kind: pa.DataType) -> pa.Scalar | None:
+def decoded_value(version: RelationVersion, name: str, text: str | None, kind: pa.DataType) -> pa.Scalar | None:
     """Decode a value in PostgreSQL's text form to a type; None if it is not certain what the value is in this type."""
     if text is None:
         return pa.scalar(None, kind)

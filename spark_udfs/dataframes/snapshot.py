@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pgdecode import RelationCatalog
 from pgdecode.changes.table_rows import VERSION, versions_of
-from pgdecode.changes.table_snapshot import SnapshotRows, last_named, snapshot_schema
+from pgdecode.net.snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import Mode, NameClash
 from pgdecode.relations.altered_types import column_types
@@ -322,7 +322,7 @@ class SnapshotFunction(WorkerFunction):
         )
         for batch in table.combine_chunks().to_batches():
             changes = pa.Table.from_batches([batch.select(self.changes.names)]).cast(self.changes)
-            rows.apply(changes.to_batches()[0], batch[self.kept].to_pylist())
+            rows.apply(changes.to_batches()[0], batch[self.kept])
         found = rows.table()
         columns = [
             found[field.name] if field.name in found.column_names else pa.nulls(len(found), field.type)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pgdecode.arrow.distinct_values import numbered, numbered_rows, plain_values
+from pgdecode.arrow.distinct_values import plain_values
 
 
 @pytest.mark.parametrize(
@@ -37,10 +36,6 @@ def test_values_are_equal_if_their_bits_are(values: list[Any], kind: pa.DataType
         assert found[:n] == found[n:]
         assert len(set(found)) == n
         assert plain_values(array.slice(n - 1)) == found[n - 1 :]
-    for chunks in ([array], [array.slice(0, 1), array.slice(1)], [array.slice(n), array]):
-        numbers, n_different = numbered(pa.chunked_array(chunks))
-        assert n_different == len(set(numbers.to_pylist())) == n
-        assert numbers.to_pylist()[-n:] == numbers.to_pylist()[:n]
 
 
 def test_dates_that_python_does_not_support_are_values() -> None:
@@ -49,19 +44,3 @@ def test_dates_that_python_does_not_support_are_values() -> None:
     times = pa.array([-(2**62), 2**62], pa.int64()).view(pa.timestamp("us"))
     assert plain_values(pa.array([[0], [1]]).cast(pa.list_(pa.int64()))) == [(0,), (1,)]
     assert plain_values(times) == [-(2**62), 2**62]
-
-
-def test_rows_have_the_same_number_if_all_their_values_are_equal(rng: random.Random) -> None:
-    rows = [(rng.randrange(4), rng.choice("ab"), rng.choice([1.5, None])) for _ in range(100)]
-    columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    numbers, n_different = numbered_rows([[column.slice(0, 30), column.slice(30)] for column in columns], 100)
-    assert (
-        n_different
-        == len(set(rows))
-        == len(set(numbers.to_pylist()))
-        == len({*zip(rows, numbers.to_pylist(), strict=True)})
-    )
-
-
-def test_rows_without_columns_are_equal() -> None:
-    assert numbered_rows([], 3)[0].to_pylist() == [0, 0, 0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from changes.test_table_snapshot import as_text, differences, replayed, spelled, table_names
+from net.test_snapshot import as_text, differences, replayed, spelled, table_names
 
 import pgdecode
 from pgdecode import RelationCatalog

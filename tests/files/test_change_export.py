@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.changes.table_snapshot import snapshot
 from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.state import State
 from pgdecode.datasets.target import target_at
@@ -24,6 +23,7 @@ from pgdecode.files.change_export import ChangeTotals, convert_changes
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges, TableError
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
+from pgdecode.net.snapshot import snapshot
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol import messages as m
 from pgdecode.relations.catalog import RelationCatalog

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgdecode import ChangeDecoder, NetChanges, net_changes
+from pgdecode import ChangeDecoder, NetChanges, net_changes, snapshot
+from pgdecode.net import touched_rows
 from support.generators.random_tables import T
 from support.generators.slot import Slot
 from support.generators.slots import UNCHANGED
@@ -186,3 +187,45 @@ def test_the_schema_names_the_key() -> None:
     ]
     assert [item.name for item in net.schema if b"pg:key" in (item.metadata or {})] == ["id"]
     assert net.schema.field("_key_before").type == pa.struct([("id", pa.string())])
+
+
+def test_a_column_whose_type_keeps_its_values_has_them_as_the_server_prints_them() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "net", "old"], types=[23, 650, 650], keys=["id", "old"])
+    slot.insert(T, "1", "10.0.0.1/32", "10.0.0.2/32")
+    # The server does not rewrite the table; inet is printed without /32.
+    slot.relation(T, ["id", "net", "old"], types=[23, 869, 869], keys=["id"])
+    slot.update(T, "2", "10.0.0.3", "10.0.0.4")
+    slot.commit()
+    assert rows_of(net_of(slot)) == [
+        ("upsert", None, 1, "10.0.0.1", "10.0.0.2"),
+        ("upsert", (2,), 2, "10.0.0.3", "10.0.0.4"),
+    ]
+    rows = snapshot(slot.payloads, f"public.t{T}").select(["id", "net", "old"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, "10.0.0.1", "10.0.0.2"), (2, "10.0.0.3", "10.0.0.4")]
+
+
+@pytest.mark.parametrize("few", [0, 1 << 16])
+def test_a_key_that_using_may_have_computed_is_an_error_after_other_versions_and_changes(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(touched_rows, "_FEW_ROWS", few)
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["a", "id"], types=[25, 23], keys=["a", "id"])
+    for number in ("1", "2", "3"):
+        slot.insert(T, "x", number)
+    slot.relation(T, ["a", "id"], types=[25, 25], keys=["a", "id"])
+    slot.delete(T, "x", "1", old_type="K")
+    slot.relation(T, ["a", "id", "b"], types=[25, 25, 25], keys=["id", "a"])
+    for number in range(20):
+        slot.update(T, "y", "y", str(number))
+    slot.commit()
+    assert [row["id"] for row in snapshot(slot.payloads, f"public.t{T}").to_pylist()] == ["2", "3", "y"]
+    slot.begin(701)
+    slot.update(T, "x", "k2", "b")
+    slot.commit()
+    for fold in (net_of, lambda slot: snapshot(slot.payloads, f"public.t{T}")):
+        with pytest.raises(ValueError, match=r"column 'id' was written with another type in 2 rows"):
+            fold(slot)

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from pgdecode.lake.target import ColumnSource
 from pgdecode.net.history import TableHistory
-from pgdecode.net.net_changes import value_of
 from pgdecode.net.touched_rows import converted
 from pgdecode.relations.column_history import NO_RENAMES, Renames
 from pgdecode.relations.column_names import common_type
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.old_values import decoded_value
 from pgdecode.types.type_changes import TypeChange
 
 
@@ -72,7 +72,7 @@ class SchemaStep:
         UnknownValues
             If rows get values that the payloads do not tell.
         """
-        missing = self._history.values_before(1)
+        missing = self._history.added(1)
         changes = self._history.type_changes(0, 1)
         found = {}
         for name, source in self.sources.items():
@@ -89,8 +89,8 @@ class SchemaStep:
         return found
 
     def _missing(self, name: str, missing: dict, kind: pa.DataType) -> pa.Scalar:
-        column, text = missing.get(name, (None, None))
-        value = None if column is None else value_of(text, column, self.after, kind)
+        known = missing.get(name)
+        value = None if known is None else decoded_value(self.after, *known, kind)
         if value is None:
             raise UnknownValues(f"column {name!r} was added, and its values in older rows are not known")
         return value

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from changes.test_table_snapshot import as_text, differences, replayed, spelled, table_names
+from net.test_snapshot import as_text, differences, replayed, spelled, table_names
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -38,7 +38,7 @@ def frame(spark: SparkSession, payloads: Sequence[bytes] | pa.Array, **columns: 
 
 def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
     """Rows as sorted tuples of the table's columns, then the list of unknown columns."""
-    rows = df.drop(*pgdecode.changes.table_snapshot.ABOUT).toArrow().to_pylist()
+    rows = df.drop(*pgdecode.net.snapshot.ABOUT).toArrow().to_pylist()
     return sorted(((*(v for k, v in row.items() if k != "_unknown"), row["_unknown"]) for row in rows), key=repr)
 
 
@@ -172,7 +172,7 @@ def test_a_key_that_using_has_computed_is_an_error_with_its_position(spark: Spar
 
 
 def rows_of_local(slot: Slot) -> list[tuple[Any, ...]]:
-    rows = pgdecode.snapshot(slot.payloads, TABLE).drop(pgdecode.changes.table_snapshot.ABOUT).to_pylist()
+    rows = pgdecode.snapshot(slot.payloads, TABLE).drop(pgdecode.net.snapshot.ABOUT).to_pylist()
     return sorted(((*(v for k, v in row.items() if k != "_unknown"), row["_unknown"]) for row in rows), key=repr)
 
 

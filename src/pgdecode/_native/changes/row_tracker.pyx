@@ -115,6 +115,14 @@ cdef class NeededChanges:
         bit = <uint64_t>1 << (change & 63)
         return (<int32_t *>self.before.data)[change >> 6] + popcount(word & (bit - 1)) if word & bit else -1
 
+    cdef int64_t n_below(self, int64_t change) noexcept nogil:
+        """How many changes before one are marked."""
+        cdef uint64_t word
+        if not 0 <= change <= self.n:
+            return 0
+        word = (<uint64_t *>self.words.data)[change >> 6]
+        return (<int32_t *>self.before.data)[change >> 6] + popcount(word & ((<uint64_t>1 << (change & 63)) - 1))
+
     def bitmap(self):
         """A buffer with the bits."""
         cdef Bytes out
@@ -129,23 +137,30 @@ cdef class NeededChanges:
 cdef class RowTracker:
     """The rows that changes have touched, each with a number.
 
-    With `is_unique`, two rows never have the same key at the same time. Otherwise rows may be equal, and a change
-    refers to the last one with its key.
+    With `is_unique`, two rows never have the same key at the same time: another one that has it is removed, because
+    changes were delivered again. Otherwise rows may be equal, and a change refers to the last one with its key. With
+    `has_before`, a row that a change does not find was there before all changes. Otherwise there was none, and the row
+    counts as inserted.
     """
 
     cdef readonly bint is_unique
+    cdef readonly bint has_before
     cdef readonly int32_t n
+    cdef readonly int32_t n_gone  # rows that were inserted and deleted
+    cdef readonly int64_t n_loaded  # the changes below this are those of `load`
     cdef Bytes rows
     cdef Bytes last    # int32: by the number of a key, the last live row with it, -1 for none
     cdef Bytes origin  # int32: by the number of a key, the row that had it before all changes
     cdef int32_t n_keys
 
-    def __cinit__(self, bint is_unique):
+    def __cinit__(self, bint is_unique, bint has_before=True):
         memset(&self.rows, 0, sizeof(Bytes))
         memset(&self.last, 0, sizeof(Bytes))
         memset(&self.origin, 0, sizeof(Bytes))
         self.is_unique = is_unique
-        self.n = self.n_keys = 0
+        self.has_before = has_before
+        self.n = self.n_keys = self.n_gone = 0
+        self.n_loaded = 0
 
     def __dealloc__(self):
         free_bytes(&self.rows)
@@ -181,14 +196,17 @@ cdef class RowTracker:
             last[key] = (<Row *>self.rows.data)[row].previous
         return row
 
+    cdef inline void remove(self, Row *row) noexcept nogil:
+        row.state = GONE if row.before < 0 else DELETED
+        self.n_gone += row.before < 0
+
     cdef inline void push(self, int32_t number, int32_t key) noexcept nogil:
         """Let a live row have a key."""
         cdef int32_t *last = <int32_t *>self.last.data
         cdef Row *rows = <Row *>self.rows.data
         cdef int32_t other = last[key]
         if self.is_unique and other >= 0:
-            # A change of the other row is missing, or changes were delivered again.
-            rows[other].state = GONE if rows[other].before < 0 else DELETED
+            self.remove(&rows[other])
             other = rows[other].previous
         rows[number].own = key
         rows[number].previous = other
@@ -251,10 +269,10 @@ cdef class RowTracker:
         if own.shape[0] != n or removed.shape[0] != n:
             raise ValueError("each change has two keys")
         self.reserve(n, n_keys)
-        if grow(&out, 4 * <size_t>n) != OK:
-            raise MemoryError("no memory for the rows of a table")
-        out.size = 4 * <size_t>n
         try:
+            if grow(&out, 4 * <size_t>n) != OK:
+                raise MemoryError("no memory for the rows of a table")
+            out.size = 4 * <size_t>n
             with nogil:
                 last = <int32_t *>self.last.data
                 rows = <Row *>self.rows.data
@@ -276,6 +294,7 @@ cdef class RowTracker:
                             # An earlier copy of the row, which was delivered again.
                             number = self.pop(own[i])
                             rows[number].state = GONE
+                            self.n_gone += 1
                             before = rows[number].before
                         number = self.add(own[i], before, first + i)
                         self.push(number, own[i])
@@ -293,10 +312,10 @@ cdef class RowTracker:
                                     if not -1 <= number < self.n:
                                         raise IndexError("there is no such row")
                             if number < 0:
-                                number = self.add(removed[i], removed[i], first + i)
+                                number = self.add(removed[i], removed[i] if self.has_before else -1, first + i)
                             rows[number].change = first + i
                             if op == DELETE:
-                                rows[number].state = GONE if rows[number].before < 0 else DELETED
+                                self.remove(&rows[number])
                             else:
                                 self.push(number, own[i])
                     (<int32_t *>out.data)[i] = number
@@ -329,19 +348,14 @@ cdef class RowTracker:
                 self.push(number, own[i])
             else:
                 (<Row *>self.rows.data)[number].state = states[i]
+                self.n_gone += states[i] == GONE
+        self.n_loaded = self.n
 
     def is_as_loaded(self, int32_t row):
         """Whether no change has touched a row since `load`."""
         if not 0 <= row < self.n:
             raise IndexError("there is no such row")
-        return (<Row *>self.rows.data)[row].state == LIVE and (<Row *>self.rows.data)[row].change == row
-
-    def n_gone(self):
-        """How many rows were inserted and deleted."""
-        cdef int32_t i, found = 0
-        for i in range(self.n):
-            found += (<Row *>self.rows.data)[i].state == GONE
-        return found
+        return (<Row *>self.rows.data)[row].state == LIVE and (<Row *>self.rows.data)[row].change < self.n_loaded
 
     def mark(self, NeededChanges needed not None):
         """Mark the last change of each row that is not gone."""
@@ -357,6 +371,7 @@ cdef class RowTracker:
         cdef int32_t i
         for i in range(self.n):
             rows[i].change = needed.number(rows[i].change)
+        self.n_loaded = needed.n_below(self.n_loaded)
 
     def in_order(self, Py_ssize_t n_changes):
         """A buffer of int32: the rows that are not gone, in the order of their last changes."""

@@ -12,8 +12,9 @@ from changes.test_changes import TYPES
 import pgdecode
 from pgdecode import RelationCatalog, snapshot
 from pgdecode.arrow import batch_sizes
-from pgdecode.changes import table_snapshot
-from pgdecode.changes.table_snapshot import ABOUT, SnapshotRows
+from pgdecode.net import snapshot as table_snapshot
+from pgdecode.net import touched_rows
+from pgdecode.net.snapshot import ABOUT
 from support import captures
 from support.generators.random_tables import T, random_table
 from support.generators.slot import RandomSlot, Slot
@@ -62,6 +63,12 @@ def spelled(catalog: RelationCatalog, name: str) -> str:
     return replay.table_name(catalog[name].namespace, catalog[name].name)
 
 
+def apply_at_a_time(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build and apply so many changes at once."""
+    for name in ("_CHANGES", "_BATCH_ROWS"):
+        monkeypatch.setattr(table_snapshot, name, n)
+
+
 @pytest.mark.parametrize("at_a_time", [full(None), 100])
 @pytest.mark.parametrize("name", TEXT)
 def test_a_snapshot_of_every_table_equals_the_table_of_the_server(
@@ -69,8 +76,7 @@ def test_a_snapshot_of_every_table_equals_the_table_of_the_server(
 ) -> None:
     if at_a_time is not None:
         # Many batches, so that rows are kept from one to the next.
-        monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
-        monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+        apply_at_a_time(at_a_time, monkeypatch)
     payloads = captures.capture(name).column
     catalog = RelationCatalog.from_messages(payloads)
     types = as_text(catalog)
@@ -221,8 +227,7 @@ def test_a_key_is_found_by_its_value_after_its_type_was_altered() -> None:
 def test_rows_that_no_later_change_touches_have_the_new_value_of_their_key(
     identity: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
-    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    apply_at_a_time(at_a_time, monkeypatch)
     keys = ["id", "v"] if identity == "f" else ["id"]
     slot = Slot()
     slot.begin(700)
@@ -284,8 +289,7 @@ def test_a_key_whose_new_value_is_not_certain_is_unknown() -> None:
 def test_other_columns_are_unknown_after_their_type_was_altered_until_they_are_sent(
     at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
-    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    apply_at_a_time(at_a_time, monkeypatch)
     slot = Slot()
     slot.begin(700)
     slot.relation(T, ["id", "n", "toast"], types=[25, 25, 1043], keys=["id"])
@@ -750,71 +754,74 @@ def test_a_table_may_have_a_column_called_version() -> None:
 # -- random tables ---------------------------------------------------------------------------------------------------
 
 
-def apply_at_once(monkeypatch: pytest.MonkeyPatch, is_at_once: bool) -> None:
-    """Apply all changes at once, or one by one."""
-    if is_at_once:
-        monkeypatch.setattr(table_snapshot, "_RowByRow", None)
-    else:
-        monkeypatch.setattr(SnapshotRows, "_apply_at_once", lambda *_: None)
-
-
-@pytest.mark.parametrize("is_at_once", [True, False])
 @pytest.mark.parametrize("identity", ["d", "f", "n"])
 @pytest.mark.parametrize("at_a_time", [5, 100_000])
 def test_random_changes_leave_the_expected_rows(
-    identity: str, at_a_time: int, is_at_once: bool, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    identity: str, at_a_time: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply_at_once(monkeypatch, is_at_once)
-    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
-    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    apply_at_a_time(at_a_time, monkeypatch)
     slot, rows = random_table(rng, identity)
     assert table_of(slot) == sorted(((*row, []) for row in rows), key=repr)
 
 
-def slot_of_unknown_values(rng: random.Random) -> Slot:
-    """Changes of rows from before the first payload too, of columns that come, go and are left out."""
+def slot_of_unknown_values(rng: random.Random, *, has_versions: bool) -> tuple[Slot, list[tuple[Any, ...]]]:
+    """Changes of rows from before the first payload too, of columns that come, go and are left out.
+
+    The rows at the end are right if there is one version: then no column is another one.
+    """
     slot, columns = Slot(), ["id", "a", "b", "c"]
+    rows: dict[str, list[str | None]] = {}
     for number in range(12):
-        if number % 4 == 3:
+        if number % 4 == 3 and has_versions:
             columns = ["id", *rng.sample("abcd", rng.randrange(1, 5))]
         slot.begin(700 + number)
         slot.relation(T, columns, keys=["id"])
         for _ in range(rng.randrange(12)):
-            key = str(rng.randrange(12))
+            key, old = str(rng.randrange(12)), str(rng.randrange(12))
             row = [key, *(rng.choice(["x", "y", None, UNCHANGED, UNCHANGED]) for _ in columns[1:])]
             op = rng.choices(["insert", "update", "move", "delete", "truncate"], [3, 8, 4, 2, 0.3])[0]
             others = [None] * (len(columns) - 1)
+            before = rows.pop(old if op == "move" else key, None)
             if op == "truncate":
                 slot.truncate(T)
+                rows.clear()
             elif op == "delete":
                 slot.delete(T, key, *others, old_type="K")
             elif op == "move":
-                slot.update(T, *row, old=[str(rng.randrange(12)), *others], old_type="K")
+                slot.update(T, *row, old=[old, *others], old_type="K")
             else:
                 # A server does not send an insert with a value left out, but it can be decoded.
                 (slot.insert if op == "insert" else slot.update)(T, *row)
+            if op not in ("truncate", "delete"):
+                before = row if op == "insert" or before is None else before
+                rows[key] = [old if new is UNCHANGED else new for old, new in zip(before, row, strict=False)]
         slot.commit()
-    return slot
+    names = ["id", "a", "b", "c"]
+    expected = [
+        (
+            *(None if value is UNCHANGED else value for value in row),
+            [name for name, value in zip(names, row, strict=False) if value is UNCHANGED],
+        )
+        for row in rows.values()
+    ]
+    return slot, sorted(expected, key=repr)
 
 
 @pytest.mark.parametrize("seed", [*range(40), *(full(seed) for seed in range(40, 1500))])
-def test_changes_leave_the_same_rows_if_they_are_applied_at_once_or_one_by_one(
+def test_unknown_values_are_the_same_however_many_changes_are_applied_at_once(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    slot = slot_of_unknown_values(rng)
-    monkeypatch.setattr(table_snapshot, "_CHANGES", rng.choice([3, 20, 1000]))
-    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", rng.choice([1, 5, 1000]))
+    slot, expected = slot_of_unknown_values(rng, has_versions=seed % 3 > 0)
+    found = snapshot(slot.payloads, f"public.t{T}")
+    if seed % 3 == 0:
+        assert table_of(slot) == expected
+    apply_at_a_time(rng.choice([1, 5, 1000]), monkeypatch)
     monkeypatch.setattr(table_snapshot, "_BYTES", rng.choice([1, 2000, 10**9]))
-    monkeypatch.setattr(table_snapshot, "_FEW_SETS", rng.choice([-100, 0, 1000]))
+    monkeypatch.setattr(touched_rows, "_FEW_ROWS", rng.choice([0, 10, 1000]))
     # With 0, small batches are not joined.
     monkeypatch.setattr(batch_sizes, "_FEW_ROWS", rng.choice([0, 8192]))
-    found = []
-    for is_at_once in (True, False):
-        with monkeypatch.context() as patch:
-            apply_at_once(patch, is_at_once)
-            found.append(snapshot(slot.payloads, f"public.t{T}"))
-    assert found[0] == found[1]
+    assert snapshot(slot.payloads, f"public.t{T}") == found
 
 
 def test_an_insert_does_not_keep_values_of_an_earlier_copy_of_its_row() -> None:
@@ -826,13 +833,10 @@ def test_an_insert_does_not_keep_values_of_an_earlier_copy_of_its_row() -> None:
 
 
 @pytest.mark.parametrize("at_a_time", [5, 40, 100_000])
-def test_versions_with_the_same_key_are_applied_at_once(
+def test_random_changes_of_random_versions_leave_the_expected_rows(
     at_a_time: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One by one would be slow: each transaction in a stream sends its relations again.
-    apply_at_once(monkeypatch, True)
-    monkeypatch.setattr(table_snapshot, "_CHANGES", at_a_time)
-    monkeypatch.setattr(table_snapshot, "_BATCH_ROWS", at_a_time)
+    apply_at_a_time(at_a_time, monkeypatch)
     slot, columns = Slot(), ["id", "a", "z"]
     rows: dict[str, dict[str, str | None]] = {}
     for number in range(60):

@@ -1,6 +1,0 @@
-from typing import Any
-
-import pyarrow as pa
-
-def replaced_rows(keys: Any, removed: Any, is_added: Any, n_keys: int) -> tuple[pa.Buffer, pa.Buffer]: ...
-def value_rows(before: Any, unchanged: Any, groups: Any, is_unknown: Any) -> pa.Buffer: ...
