@@ -215,13 +215,13 @@ class NetChanges:
         changes = changes.select([name for name in changes.schema.names if name not in ("_op", "_xid", "_error")])
         changes = _with_columns(changes, rows.fields)
         if not self._history.versions:
-            self._check_key(rows, changes, ops, None)
-            rows.apply(changes, ops, set(rows.fields))
+            is_deferrable = self._check_key(rows, changes, ops, None)
+            rows.apply(changes, ops, set(rows.fields), is_deferrable=is_deferrable)
         for first, n, version in self._history.runs(changes["_position"]) if len(changes) else ():
             self._advance(rows, version)
             run = changes.slice(first, n), ops.slice(first, n)
-            self._check_key(rows, *run, version)
-            rows.apply(*run, self._history.columns(version))
+            is_deferrable = self._check_key(rows, *run, version)
+            rows.apply(*run, self._history.columns(version), is_deferrable=is_deferrable)
 
     def _check(self, changes: pa.RecordBatch, ops: pa.Array) -> None:
         """Check that changes are good and in order."""
@@ -240,8 +240,8 @@ class NetChanges:
             raise ValueError(f"position {position}: changes are not in the order of _commit_position and _position")
         self._last = commits[-1].as_py(), positions[-1].as_py()
 
-    def _check_key(self, rows: TouchedRows, changes: pa.RecordBatch, ops: pa.Array, version: int | None) -> None:
-        """Check that changes tell the key, before and after them."""
+    def _check_key(self, rows: TouchedRows, changes: pa.RecordBatch, ops: pa.Array, version: int | None) -> bool:
+        """Check that changes tell the key, before and after them. Return whether it may be deferrable."""
         key = rows.key
         told = key if version is None else self._history.columns(version)
         absent = [name for name in key if name not in told]
@@ -250,10 +250,10 @@ class NetChanges:
                 f"position {changes['_position'][0]}: the change does not tell column {absent[0]!r} of the key"
             )
         if self._given_key is None:
-            return
+            return False
         identity, is_unique = self._history.key(version) if version is not None else ((), False)
         if is_unique and set(identity) == set(key):
-            return
+            return False
         is_full = pc.equal(pc.fill_null(changes["_old_type"], ""), "O")
         is_told = pc.or_(pc.equal(ops, INSERT), is_full)
         if not pc.all(is_told).as_py():
@@ -262,6 +262,7 @@ class NetChanges:
                 f"former values of the key {listed(key)}, which is not the replica identity: use the replica identity "
                 "as the key, or ALTER TABLE ... REPLICA IDENTITY FULL"
             )
+        return True
 
     # -- versions ------------------------------------------------------------------------------------------------------
 

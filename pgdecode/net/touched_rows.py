@@ -28,6 +28,7 @@ from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.committed_changes import unless_negative, values_of
 from pgdecode.net.keys import KeyNumbers
 from pgdecode.net.schema import ABOUT, UNKNOWN, schema_with_key
+from pgdecode.protocol.errors import listed
 from pgdecode.types.type_changes import TypeChange
 
 # Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes.
@@ -38,6 +39,7 @@ _ROW_BYTES = 32
 # The value of a column is in no change; it is the one that rows have which are older than the column.
 _UNKNOWN, _MISSING = -1, -2
 
+_COMMIT = ("_commit_position", "_commit_lsn")
 _NONE = memoryview(b"").cast("q")
 
 Fields = Mapping[str, pa.Field]
@@ -114,6 +116,8 @@ class TouchedRows:
         ops: pa.Array,
         told: Collection[str],
         is_kept: pa.Array | None = None,
+        *,
+        is_deferrable: bool = False,
     ) -> None:
         """Apply inserts, updates and deletes.
 
@@ -125,11 +129,13 @@ class TouchedRows:
             The columns that the changes may have.
         is_kept : pa.Array, optional
             Whether to keep the new row of each change.
+        is_deferrable : bool
+            Whether rows may have the same key within a transaction. All changes then tell all former values.
 
         Raises
         ------
         ValueError
-            If a change does not tell the key; if a change may be of several rows.
+            If a change does not tell the key; if a change may be of several rows; if two rows have the same key.
         """
         n, old_types = len(changes), changes["_old_type"]
         own = removed = self._keys.numbered([changes[name] for name in self.key], n)
@@ -148,16 +154,50 @@ class TouchedRows:
                 self._places[name] = ValuePlaces(values_of(self._columns()[2]))
         first = self._n_changes
         find = self._others.find if self._others else None
-        rows = self._tracker.apply(values_of(ops), values_of(own), values_of(removed), first, len(self._keys), find)
+        rows, previous = self._tracker.apply(
+            values_of(ops), values_of(own), values_of(removed), first, len(self._keys), find, is_deferrable
+        )
         for name, places in self._places.items():
             places.apply(values_of(ops), memoryview(rows).cast("i"), untold.get(name, _NONE), first, len(self._tracker))
         kept = changes.select([*self._about, *self.fields])
         self._batches.append(kept)
         self._n_changes += n
         self._n_bytes += kept.nbytes
+        if is_deferrable:
+            self._check_rows(changes, ops, told, pa.Array.from_buffers(pa.int64(), n, [None, previous]))
         n_rows = len(self._tracker) - self._tracker.n_gone
         if self._n_changes > (2 if self._n_bytes > _MANY_BYTES else 4) * n_rows + _FEW_ROWS:
             self._compact()
+
+    def _check_rows(self, changes: pa.RecordBatch, ops: pa.Array, told: Collection[str], previous: pa.Array) -> None:
+        """Check that no two rows have the same key, unless changes were delivered again.
+
+        Within a transaction, the row that a change finds must then have the former values that the change tells.
+        """
+        is_other = pc.less(previous, pa.scalar(-1, pa.int64()))
+        change = pc.if_else(is_other, pc.subtract(pa.scalar(-2, pa.int64()), previous), unless_negative(previous))
+        commits, lsns = (pa.chunked_array([batch[name] for batch in self._batches]) for name in _COMMIT)
+        is_same = pc.equal(changes[_COMMIT[0]], commits.take(change).combine_chunks())
+        is_later = pc.greater(changes[_COMMIT[1]], lsns.take(change).combine_chunks())
+        is_wrong = pc.and_(is_other, pc.or_(is_same, is_later))
+        at = pc.indices_nonzero(pc.and_(pc.invert(is_other), pc.fill_null(is_same, False))).cast(pa.int64())
+        names = [name for name in self.fields if name in told and name not in self._places]
+        if len(at):
+            numbers = KeyNumbers([self.fields[name] for name in names])
+            is_delete = pc.equal(ops.take(at), DELETE)
+            olds = changes["_old"].take(at)
+            former = [pc.if_else(is_delete, changes[name].take(at), pc.struct_field(olds, name)) for name in names]
+            at_before = change.take(at)
+            columns = (pa.chunked_array([batch[name] for batch in self._batches]) for name in names)
+            values = [_one(column.take(at_before)) for column in columns]
+            found = numbers.numbered(former, len(at)), numbers.numbered(values, len(at))
+            is_wrong = pc.or_(is_wrong, pc.is_in(_counted(len(ops)), at.filter(pc.not_equal(*found))))
+        if pc.any(is_wrong).as_py():
+            raise ValueError(
+                f"position {changes['_position'][pc.index(is_wrong, True).as_py()]}: two rows have the same key "
+                f"({listed(self.key)}) until the transaction ends, because the key is deferrable: leave out key, so "
+                "that rows are found by all their columns"
+            )
 
     def _untold(self, changes: pa.RecordBatch, told: Collection[str]) -> dict[str, Any]:
         """For each column, the changes that do not tell it, as a memoryview of ascending int64."""

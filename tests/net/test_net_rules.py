@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pgdecode import ChangeDecoder, NetChanges, net_changes, snapshot
+from pgdecode.net import net_changes as module
 from pgdecode.net import touched_rows
 from support.generators.random_tables import T
 from support.generators.slot import Slot
@@ -229,3 +230,80 @@ def test_a_key_that_using_may_have_computed_is_an_error_after_other_versions_and
     for fold in (net_of, lambda slot: snapshot(slot.payloads, f"public.t{T}")):
         with pytest.raises(ValueError, match=r"column 'id' was written with another type in 2 rows"):
             fold(slot)
+
+
+def _swap_of_rows_from_before(slot: Slot) -> None:
+    slot.update(T, "2", "a", "x", old=["1", "a", "x"], old_type="O")
+    slot.update(T, "1", "b", "x", old=["2", "b", "x"], old_type="O")
+
+
+def _swap_of_inserted_rows(slot: Slot) -> None:
+    slot.insert(T, "1", "a", "x")
+    slot.insert(T, "2", "b", "x")
+    _swap_of_rows_from_before(slot)
+
+
+def _insert_before_a_delete(slot: Slot) -> None:
+    slot.insert(T, "1", "new", "x")
+    slot.delete(T, "1", "a", "x", old_type="O")
+
+
+def _insert_of_a_key_that_a_row_has(slot: Slot) -> None:
+    slot.update(T, "1", "b", "x", old=["1", "a", "x"], old_type="O")
+    slot.commit()
+    slot.begin(701)
+    slot.insert(T, "1", "new", "x")
+    slot.update(T, "2", "b", "x", old=["1", "b", "x"], old_type="O")
+
+
+@pytest.mark.parametrize(
+    ("write", "position", "expected"),
+    [
+        (
+            _swap_of_rows_from_before,
+            3,
+            [("upsert", ("1", "a", "x"), "2", "a", "x"), ("upsert", ("2", "b", "x"), "1", "b", "x")],
+        ),
+        (_swap_of_inserted_rows, 4, [("upsert", None, "2", "a", "x"), ("upsert", None, "1", "b", "x")]),
+        (_insert_before_a_delete, 3, [("upsert", None, "1", "new", "x"), ("delete", ("1", "a", "x"), "1", "a", "x")]),
+        (
+            _insert_of_a_key_that_a_row_has,
+            5,
+            [("upsert", None, "1", "new", "x"), ("upsert", ("1", "a", "x"), "2", "b", "x")],
+        ),
+    ],
+)
+def test_two_rows_with_one_key_are_exact_without_it_and_an_error_with_it(
+    write: Callable[[Slot], None], position: int, expected: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PostgreSQL checks a deferrable key at the commit. It is no replica identity: only FULL sends such changes.
+    slot = transaction("f")
+    write(slot)
+    slot.commit()
+    assert rows_of(net_of(slot)) == expected
+    changes = ChangeDecoder().table(slot.payloads, f"public.t{T}")
+    for at_a_time in (1000, 1):
+        monkeypatch.setattr(module, "_CHANGES", at_a_time)
+        with pytest.raises(ValueError, match=rf"position {position}: two rows have the same key \(id\)"):
+            net_changes([changes.slice(at, 1) for at in range(len(changes))], key=["id"])
+
+
+def test_rows_that_are_written_often_or_delivered_again_have_one_key() -> None:
+    slot = transaction("f")
+    slot.insert(T, "1", "a", "x")
+    slot.update(T, "2", "b", "x", old=["1", "a", "x"], old_type="O")
+    slot.update(T, "1", "b", "x", old=["2", "b", "x"], old_type="O")
+    slot.insert(T, "2", "c", "y")
+    slot.commit()
+    slot.begin(701)
+    slot.delete(T, "2", "c", "y", old_type="O")
+    slot.update(T, "2", "d", "x", old=["1", "b", "x"], old_type="O")
+    slot.commit()
+    once = rows_of(net_of(slot, key=["id"]))
+    assert once == [("upsert", None, "2", "d", "x")]
+    for again in (0, 7):
+        decoder, net = ChangeDecoder(), NetChanges(["id"])
+        for payloads in (slot.payloads, slot.payloads[again:]):
+            net.add(decoder.table(payloads, f"public.t{T}"))
+            decoder.reconnected()
+        assert [row for row in rows_of(net.table()) if row[0] == "upsert"][-1][2:] == once[0][2:]

@@ -247,6 +247,7 @@ cdef class RowTracker:
         int64_t first,
         int32_t n_keys,
         find=None,
+        bint with_previous=False,
     ):
         """Apply changes, the first of which has the number `first`.
 
@@ -254,25 +255,29 @@ cdef class RowTracker:
         `n_keys`. If no row has the key, `find` is called with the number of the change among these; it returns a row
         that was loaded without a key, or -1.
 
-        Returns a buffer of int32: the row that each change touched.
+        Returns a buffer of int32: the row that each change touched; and `with_previous`, one of int64: the change
+        before it of the same row, -1 for none; -2 - c if another row has the key, whose last change is c.
         """
         cdef Py_ssize_t n = ops.shape[0]
         cdef Py_ssize_t i
         cdef int32_t number, before
         cdef uint8_t op
-        cdef Bytes out
+        cdef Bytes out, previous
+        cdef int64_t change
         cdef int32_t *last
         cdef Row *rows
         cdef bint is_good = True
         cdef bint has_others = find is not None
         memset(&out, 0, sizeof(out))
+        memset(&previous, 0, sizeof(previous))
         if own.shape[0] != n or removed.shape[0] != n:
             raise ValueError("each change has two keys")
         self.reserve(n, n_keys)
         try:
-            if grow(&out, 4 * <size_t>n) != OK:
+            if grow(&out, 4 * <size_t>n) != OK or (with_previous and grow(&previous, 8 * <size_t>n) != OK):
                 raise MemoryError("no memory for the rows of a table")
             out.size = 4 * <size_t>n
+            previous.size = 8 * <size_t>n if with_previous else 0
             with nogil:
                 last = <int32_t *>self.last.data
                 rows = <Row *>self.rows.data
@@ -288,11 +293,13 @@ cdef class RowTracker:
                         if number >= 0:
                             prefetch(&rows[number])
                     op = ops[i]
+                    change = -1
                     if op == INSERT:
                         before = -1
                         if self.is_unique and last[own[i]] >= 0:
                             # An earlier copy of the row, which was delivered again.
                             number = self.pop(own[i])
+                            change = -2 - rows[number].change
                             rows[number].state = GONE
                             self.n_gone += 1
                             before = rows[number].before
@@ -301,6 +308,7 @@ cdef class RowTracker:
                     else:
                         number = last[removed[i]]
                         if number >= 0 and op == UPDATE and own[i] == removed[i]:
+                            change = rows[number].change
                             rows[number].change = first + i
                         else:
                             number = self.pop(removed[i])
@@ -311,19 +319,27 @@ cdef class RowTracker:
                                     number = find(i)
                                     if not -1 <= number < self.n:
                                         raise IndexError("there is no such row")
-                            if number < 0:
+                            if number >= 0:
+                                change = rows[number].change
+                            else:
                                 number = self.add(removed[i], removed[i] if self.has_before else -1, first + i)
                             rows[number].change = first + i
                             if op == DELETE:
                                 self.remove(&rows[number])
                             else:
+                                if self.is_unique and last[own[i]] >= 0:
+                                    change = -2 - rows[last[own[i]]].change
                                 self.push(number, own[i])
                     (<int32_t *>out.data)[i] = number
+                    if with_previous:
+                        (<int64_t *>previous.data)[i] = change
             if not is_good:
                 raise IndexError("there is no such key")
-            return hand_over(&out)
+            rows_of = hand_over(&out)
+            return rows_of, hand_over(&previous) if with_previous else None
         finally:
             free_bytes(&out)
+            free_bytes(&previous)
 
     def load(
         self,
