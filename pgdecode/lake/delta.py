@@ -31,6 +31,7 @@ from pgdecode.lake.delta_log import (
     Protocol,
     State,
     add_action,
+    added_names,
     entry,
     is_only_info,
     now_ms,
@@ -200,6 +201,9 @@ class DeltaFormat:
         }
         file_schema = _file_schema(folder, state.schema, arrow_schema)
         self._logs[name] = _Log(table.version(), action, protocol, file_schema)
+        if self._applied is not None:
+            # A run that was killed after its commit has not done it.
+            _remove_others(folder, table.version(), _read(_entry(folder, table.version())) or b"")
         return StoredTable(state.schema, file_schema, self._files(folder, table, state.schema), state.applied)
 
     def _files(self, folder: FilePath, table: DeltaTable, schema: pa.Schema) -> list[DataFile]:
@@ -282,7 +286,8 @@ class DeltaFormat:
         folder = self._folder(name)
         if isinstance(folder, Path) and not folder.exists():
             self._new_folders += make_folders(folder)
-        return NewFile(folder / f"part-{uuid4()}.parquet")
+        # The version of the next commit: once that exists, no other run can commit files with the same number.
+        return NewFile(folder / f"{_stem(self._logs.get(name, _NEW).version + 1)}{uuid4().hex}.parquet")
 
     def accept(self, name: str, file: NewFile, rows: int) -> str:
         """Take a complete file, and return its path below the folder of all tables."""
@@ -351,6 +356,8 @@ class DeltaFormat:
         self._planned.pop(name, None)
         if self._applied is not None:
             self._applied[name] = change.applied
+        for number in range(log.version + 1, version + 1):
+            _remove_others(folder, number, content)
         self._make_checkpoint(folder, version, metadata["configuration"])
 
     def _make_checkpoint(self, folder: FilePath, version: int, configuration: Mapping[str, str]) -> None:
@@ -436,6 +443,26 @@ def _remove_partial(log: Path) -> None:
     """Remove the entries that a killed run has left incomplete."""
     for path in log.glob(".*.json.*.partial"):
         path.unlink(missing_ok=True)
+
+
+def _stem(version: int) -> str:
+    """Return how the names of files begin that the commit of a version adds."""
+    return f"part-{version:010}-"
+
+
+def _remove_others(folder: FilePath, version: int, content: bytes) -> None:
+    """Remove the files that other runs have written for the commit of a version. `content` is its entry."""
+    if is_only_info(content):
+        # A run may be about to commit its files under the next version.
+        return
+    added, stem = added_names(content), _stem(version)
+    if isinstance(folder, ObjectPath):
+        paths = [path for path, _ in listed(folder, after=stem)]
+        delete_objects([path for path in paths if path.name.startswith(stem) and path.name not in added])
+        return
+    for name in os.listdir(folder):
+        if name.startswith(stem) and name not in added:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _metadata(name: str, former: Mapping[str, Any], file_schema: pa.Schema) -> dict[str, Any]:

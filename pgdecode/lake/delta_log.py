@@ -196,6 +196,12 @@ def is_only_info(content: bytes) -> bool:
     return all(json.loads(line).keys() == {"commitInfo"} for line in content.splitlines() if line.strip())
 
 
+def added_names(content: bytes) -> set[str]:
+    """Return the names of the files that a commit adds."""
+    lines = (json.loads(line) for line in content.splitlines() if line.strip())
+    return {line["add"]["path"].rpartition("/")[2] for line in lines if "add" in line}
+
+
 def entry(info: Mapping[str, Any], actions: Iterable[Mapping[str, Any]]) -> bytes:
     """Make an entry of the log. The commit info comes first."""
     lines = [{"commitInfo": info}, *actions]
