@@ -1,7 +1,18 @@
-"""A server for the tests of this folder; without one they are skipped."""
+"""A server for the tests of this folder, without which they are skipped; targets of all formats."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lake.lakes import FORMATS, Lake, new_lake
 
 from servers.database import Database, database, postgres
 
 __all__ = ["Database", "database", "postgres"]
+
+
+@pytest.fixture(params=FORMATS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """An empty place for tables, of each format."""
+    return new_lake(request.param, tmp_path)
