@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -139,11 +138,12 @@ def with_pgdecode(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[
         opened.append(arguments[1].path)
         original(self, *arguments)
 
-    file_writer.SourceFile.__init__ = counting  # type: ignore[method-assign]
+    file_writer.SourceFile.__init__ = counting  # type: ignore[method-assign, assignment]
     with target.opened():
         table = target.table(NAME)
         for net in nets:
             table.apply(net)
+            del net
         counts = vars(table.counts)
         target.commit({NAME: Applied(2, 3)})
     return {**counts, "files_opened": len(set(opened))}
@@ -250,26 +250,25 @@ def run(engine: str, folder: Path, case: tuple[int, int, str], threads: int) -> 
     """Apply the changes of a case, and measure. They are applied in parts."""
     n_changes = case[1]
     pa.set_cpu_count(threads)
-    made = changes_of(*case, 0, min(NET, n_changes))
-    spent = 0.0
+    spent, peak = 0.0, 0.0
 
     def nets() -> Iterator[pa.Table]:
-        nonlocal spent
-        yield made
-        for start in range(NET, n_changes, NET):
+        nonlocal spent, peak
+        for start in range(0, n_changes, NET):
             begun = time.process_time()
-            net = changes_of(*case, start, min(NET, n_changes - start))
+            net = changes_of(*case, start, min(NET, n_changes - start)).combine_chunks()
             spent += time.process_time() - begun
+            if CLEAR.exists():
+                CLEAR.write_text("5")  # resets the high-water mark
+            before = status_bytes("VmRSS") if CLEAR.exists() else 0
             yield net
+            if CLEAR.exists():
+                peak = max(peak, (status_bytes("VmHWM") - before) / 2**20)
 
-    if CLEAR.exists():
-        CLEAR.write_text("5")  # resets the high-water mark
-    before = status_bytes("VmRSS") if CLEAR.exists() else 0
     begun, cpu = time.perf_counter(), time.process_time()
     counts = RUNNERS[engine](folder, nets(), threads)
     seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu - spent
-    peak = status_bytes("VmHWM") if CLEAR.exists() else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": seconds, "cpu": cpu, "peak_mb": (peak - before) / 2**20, "process_mb": peak / 2**20, **counts}
+    return {"seconds": seconds, "cpu": cpu, "peak_mb": peak, **counts}
 
 
 def measured(engine: str, source: Path, case: tuple[int, int, str], threads: int) -> dict[str, Any]:

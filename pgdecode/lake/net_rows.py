@@ -48,7 +48,8 @@ class NetRows:
         self.key = [item.name for item in before.type]
         # With a key of all columns, rows may be equal, and one that was inserted is none of those that are there.
         self.is_unique = len(self.key) < len(schema)
-        columns = [format.to_stored(net[item.name], item) for item in schema]
+        # Taking rows of a column with several chunks would copy the whole column each time.
+        columns = [array_of(format.to_stored(net[item.name], item)) for item in schema]
         self.rows = pa.Table.from_arrays(columns, schema=_nullable(schema))
         self.is_upsert = array_of(pc.equal(net["_action"], "upsert"))
         self._positions = net["_position"]
