@@ -170,13 +170,15 @@ def with_duckdb(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[st
     """Use MERGE of DuckDB."""
     import duckdb
 
+    names = SCHEMA.names
+    assigned, values = (", ".join(form.format(name) for name in names) for form in ("{0} = net.{0}", "net.{}"))
     with contextlib.closing(duckdb.connect(str(folder / "table.duckdb"), config={"threads": threads})) as connection:
         for net in nets:
             connection.register("net", net)
             connection.execute(
                 "MERGE INTO orders USING net ON orders.id = coalesce(net._key_before.id, net.id) "
-                "WHEN MATCHED AND _action = 'delete' THEN DELETE WHEN MATCHED THEN UPDATE "
-                "WHEN NOT MATCHED AND _action = 'upsert' THEN INSERT"
+                f"WHEN MATCHED AND _action = 'delete' THEN DELETE WHEN MATCHED THEN UPDATE SET {assigned} "
+                f"WHEN NOT MATCHED AND _action = 'upsert' THEN INSERT ({', '.join(names)}) VALUES ({values})"
             )
             connection.unregister("net")
     return {}

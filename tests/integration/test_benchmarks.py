@@ -166,3 +166,19 @@ def test_the_cases_on_spark_run_and_have_a_ratio_to_their_floor(tmp_path: Path) 
     assert {"changes", ACCOUNTS, *(f"decode_files, {what}" for what in ("messages", "changes", ACCOUNTS))} <= beside
     assert {len(taken) for taken in found["seconds"].values()} == {2}
     assert done.stdout.count("x without decoding") == len(beside)
+
+
+def test_net_changes_are_applied_by_each_engine() -> None:
+    done = run("--case", "random", "--divide", "1000", module="benchmarks.apply")
+    assert done.returncode == 0, done.stderr
+    found = {line["engine"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert {*found} == {"pgdecode", "floor", "duckdb", "deltalake", "pyiceberg"}
+    assert not any("error" in line for line in found.values()), found
+    mine = found["pgdecode"]
+    assert (mine["rows"], mine["upserts"], mine["deletes"], mine["missing"]) == (10_000, 202, 18, 0)
+
+
+def test_few_of_many_files_are_opened() -> None:
+    done = run("--case", "many files", "--engine", "pgdecode", "--divide", "50", module="benchmarks.apply")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["files_opened"] < 12
