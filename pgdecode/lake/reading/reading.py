@@ -143,9 +143,10 @@ class Reading:
         )
         self._session = None if first is None else _of(first)["session"]
         self._engine = self._new_engine(state)
-        self._feeds = {
-            version_of(item).relation_id: self._feed(name, version_of(item)) for name, item in applied.items()
-        }
+        self._feeds: dict[int, TableFeed] = {}
+        for name, item in applied.items():
+            feed = self._feeds[version_of(item).relation_id] = self._feed(name, version_of(item))
+            feed.keep_columns(_of(item).get("last"), _of(item).get("columns"))
         self._ignored: set[int] = set()
         self._output = VersionOutput(self._engine.options, self._is_wanted)
         self._last: tuple[int, datetime | None] = (
@@ -374,6 +375,8 @@ class Reading:
             replication = {**writer.table(relation_id), "types": types, "session": self._session}
             if feed.renamed is not None:
                 replication["renamed"] = feed.renamed
+            if feed.kept is not None:
+                replication |= {"last": version_to_json(feed.kept.last), "columns": feed.kept.columns}
             applied[feed.name] = Applied(
                 position,
                 min(restart, position + 1),

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.changes.table_rows import Table
 from pgdecode.datasets.errors import RunError
+from pgdecode.files.change_reader import TableError
+from pgdecode.lake.reading.kept_columns import KeptColumns
 from pgdecode.lake.reading.schema_steps import SchemaStep, UnknownValues
 from pgdecode.lake.reading.version_rows import VersionLayout
 from pgdecode.lake.target import MissingRow, Target
 from pgdecode.net.net_changes import NetChanges
 from pgdecode.net.schema import NET_COLUMNS, net_schema
 from pgdecode.protocol.options import SchemaChanges
+from pgdecode.relations.relation_json import version_from_json
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.schema_metadata import KEY
 from pgdecode.rows.options import Options
@@ -86,6 +90,8 @@ class TableFeed:
     ----------
     renamed : str or None
         The other name that the table has from now on.
+    kept : KeptColumns or None
+        With schema_changes="ignore": the columns of the target.
     """
 
     def __init__(
@@ -103,14 +109,33 @@ class TableFeed:
         self._net: NetChanges | None = None
         self._place: Place = (-1, -1)
         self.renamed: str | None = None
+        self.kept: KeptColumns | None = None
+
+    def keep_columns(self, last: Mapping[str, Any] | None = None, columns: Mapping[str, str] | None = None) -> None:
+        """Keep the columns that the table of the target has, with schema_changes="ignore".
+
+        Parameters
+        ----------
+        last : mapping, optional
+            The last version of the table, as JSON, if it is not that of the target.
+        columns : mapping of str to str, optional
+            The columns of the target by those of the last version.
+        """
+        if self._options.schema_changes == "ignore" and self.version is not None and self._schema is not None:
+            names = self._schema.names
+            version = self.version if last is None else version_from_json(last)
+            same = dict(zip(names, names, strict=True))
+            self.kept = KeptColumns(self.name, self._schema, version, same if columns is None else columns)
 
     # -- columns and key of a version ----------------------------------------------------------------------------------
 
     def _columns_of(self, version: RelationVersion, table: Table | None = None) -> pa.Schema:
         """Return the columns of the table of the target. Those of a key that is unique have the metadata `pg:key`."""
-        changes = (Table([version], self._options.options) if table is None else table).schema
         key = self._options.key_of(self.name, version)
-        found = net_schema(changes, key)
+        try:
+            found = net_schema((table or Table([version], self._options.options)).schema, key)
+        except ValueError as error:
+            raise TableError(self.name, str(error)) from error
         fields = [item for item in found if item.name not in NET_COLUMNS]
         has_identity = version.replica_identity != "f" and any(item.flags & 1 for item in version.columns)
         if key is None and not has_identity:
@@ -161,17 +186,32 @@ class TableFeed:
 
     def _set_layout(self, layout: VersionLayout, *, is_truncated: bool) -> None:
         """Give the table of the target the columns of another version."""
-        before, old = self.version, self._schema
         if not layout.version.columns:
             reason = f"position {self._place[1]}: the table has no columns from here on"
             raise TableStale(layout.relation_id, self.name, self._place, reason)
         new = self._columns_of(layout.version, layout.table)
+        before, old = self.version, self._schema
         if before is None or old is None or before.relation_id != layout.relation_id:
             self._net = None
             self._target.table(self.name).create(new)
+        elif self.kept is not None:
+            self._keep(self.kept, layout, new)
+            return
         elif not before.is_like(layout.version):
             self._step(SchemaStep(before, layout.version, old, new, self._options.options.renames), is_truncated)
         self._layout, self.version, self._schema = layout, layout.version, new
+        if self.kept is None:
+            self.keep_columns()
+
+    def _keep(self, kept: KeptColumns, layout: VersionLayout, new: pa.Schema) -> None:
+        """Follow the table to another version, while the target keeps its columns."""
+        self._layout = layout
+        if not kept.last.is_like(layout.version):
+            step = SchemaStep(
+                kept.last, layout.version, self._columns_of(kept.last), new, self._options.options.renames
+            )
+            self.flush()
+            kept.advance(step)
 
     def _step(self, step: SchemaStep, is_truncated: bool) -> None:
         if not step.is_any:
@@ -209,6 +249,8 @@ class TableFeed:
         self._net = None
         if not net.num_rows:
             return
+        if self.kept is not None:
+            net = self.kept.net(net)
         try:
             self._target.table(self.name).apply(net)
         except MissingRow as error:

@@ -12,6 +12,7 @@ from pgdecode.changes.change_engine import BuiltRows, ChangeEngine
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.changes.table_rows import Table, TableBuilder
+from pgdecode.files.change_reader import TableError
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.options import Options
 
@@ -75,7 +76,10 @@ class VersionOutput:
                 continue
             layout = self._layouts.get(version.relation_id)
             if layout is None or not layout.version.is_like(version):
-                layout = VersionLayout(version, Table([version], self._options))
+                try:
+                    layout = VersionLayout(version, Table([version], self._options))
+                except ValueError as error:
+                    raise TableError(version.qualified_name, str(error)) from error
                 self._layouts[version.relation_id] = layout
             self._numbers.setdefault(layout, {})[number] = version
             changed.add(layout)

@@ -1,0 +1,279 @@
+"""What `apply` does when tables change, are renamed, dropped or copied, and when the input does not follow."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lake.lakes import Lake
+from lake.memory_target import MemoryTarget
+from net.test_net_public_cases import T, begun, with_facts
+
+from pgdecode import RelationCatalog
+from pgdecode.datasets.errors import RunError
+from pgdecode.lake import StaleTables, apply
+from pgdecode.lake.applied import Applied
+from support import captures
+from support.generators.slot import Slot
+from support.generators.slots import UNCHANGED
+
+TABLE = f"public.t{T}"
+OTHER = T + 1
+
+
+def memory() -> Lake:
+    target = MemoryTarget()
+    return Lake(target, lambda name: target.read(name).read_all())
+
+
+def next_transaction(slot: Slot, xid: int) -> int:
+    slot.commit()
+    cut = len(slot.payloads)
+    slot.begin(xid)
+    return cut
+
+
+def written(folder: Path, slot: Slot, start: int = 0, end: int | None = None) -> Path:
+    folder.mkdir(exist_ok=True)
+    payloads = slot.payloads[start:end]
+    table = {"seq": pa.array(range(start, start + len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())}
+    pq.write_table(pa.table(table), folder / f"part-{start:08d}.parquet")
+    return folder
+
+
+# -- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_dropped_renamed_and_widened_with_the_rows(lake: Lake, tmp_path: Path) -> None:
+    slot = begun("id* a b c", types=[25, 25, 23, 25])
+    slot.insert(T, "1", "x", "7", "gone")
+    first = next_transaction(slot, 701)
+    # Without facts, the order of columns shows the rename.
+    slot.relation(T, ["id", "renamed", "b"], keys=["id"], types=[25, 25, 20])
+    slot.update(T, "1", UNCHANGED, "8000000000")
+    slot.insert(T, "2", "y", "9")
+    second = next_transaction(slot, 702)
+    slot.relation(T, ["id", "renamed", "b"], keys=["id"], types=[25, 25, 25])
+    slot.insert(T, "3", "z", "text")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, [first, second])
+    assert lake.rows() == [("1", "x", "8000000000"), ("2", "y", "9"), ("3", "z", "text")]
+    assert lake.read(TABLE).schema.names == ["id", "renamed", "b"]
+
+
+def test_ignored_changes_leave_the_columns_of_the_target(tmp_path: Path) -> None:
+    lake = memory()
+    slot = begun("id* a b", types=[25, 25, 23])
+    slot.insert(T, "1", "x", "7")
+    slot.insert(T, "5", "x", "7")
+    first = next_transaction(slot, 701)
+    slot.relation(T, ["id", "renamed", "b", "new"], keys=["id"], types=[25, 25, 20, 25])
+    slot.update(T, "1", UNCHANGED, "8", "n")
+    slot.update(T, "2", UNCHANGED, "8", "n", old=["5", None, None, None], old_type="K")
+    second = next_transaction(slot, 702)
+    slot.relation(T, ["id", "renamed", "new"], keys=["id"])
+    slot.update(T, "1", "z", "n")
+    slot.insert(T, "3", "w", "n")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, [first, second], schema_changes="ignore")
+    assert lake.read(TABLE).schema.names == ["id", "a", "b"]
+    assert lake.rows() == [("1", "z", 8), ("2", "x", 8), ("3", "w", None)]
+
+
+def test_a_call_that_refuses_other_columns_names_the_change_and_changes_nothing(tmp_path: Path) -> None:
+    slot = begun("id* a")
+    slot.insert(T, "1", "x")
+    cut = next_transaction(slot, 701)
+    slot.insert(T, "2", "x")
+    slot.relation(T, ["id", "b"], keys=["id"])
+    slot.insert(T, "3", "x")
+    slot.commit()
+    lake = memory()
+    with pytest.raises(RunError, match=rf"table {TABLE}: position \d+: column 'b' was added, column 'a' was dropped"):
+        lake.apply_batches(tmp_path / "raw", slot.payloads, [cut], schema_changes="fail")
+    assert lake.rows() == [("1", "x")]
+
+
+def test_a_table_with_unknown_values_stays_until_a_copy_mends_it(lake: Lake, tmp_path: Path) -> None:
+    slot = begun("id* a")
+    slot.relation(OTHER, ["id", "a"], keys=["id"])
+    slot.insert(T, "1", "x")
+    slot.insert(OTHER, "1", "x")
+    first = next_transaction(slot, 701)
+    slot.insert(T, "2", "last good")
+    slot.commit()
+    slot.begin(702)
+    slot.relation(T, ["id", "a", "now"], keys=["id"])
+    slot.insert(T, "3", "z", "12:00")
+    slot.insert(OTHER, "2", "y")
+    second = next_transaction(slot, 703)
+    slot.truncate(T)
+    slot.insert(T, "1", "copied", "11:00")
+    slot.commit()
+    raw = written(tmp_path / "raw", slot, 0, first)
+    apply(raw, lake.target)
+    written(raw, slot, first, second)
+    for _ in range(2):
+        with pytest.raises(StaleTables, match=f"table {TABLE}: position {second - 3}: column 'now' was added"):
+            apply(raw, lake.target)
+        assert lake.rows() == [("1", "x")]
+        assert lake.rows(f"public.t{OTHER}") == [("1", "x"), ("2", "y")]
+    written(raw, slot, second)
+    apply(raw, lake.target)
+    assert lake.rows() == [("1", "copied", "11:00")]
+    assert lake.rows(f"public.t{OTHER}") == [("1", "x"), ("2", "y")]
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_table_is_built_under_its_new_name_and_the_old_one_stays(lake: Lake, tmp_path: Path) -> None:
+    slot = begun("id* a")
+    slot.insert(T, "1", "x")
+    first = next_transaction(slot, 701)
+    slot.insert(T, "2", "x")
+    slot.relation(T, ["id", "a"], keys=["id"], name="now")
+    slot.update(T, "1", "renamed")
+    second = next_transaction(slot, 702)
+    slot.insert(T, "3", "x")
+    slot.commit()
+    result = lake.apply_batches(tmp_path / "raw", slot.payloads, [first, second])
+    assert lake.rows("public.now") == [("1", "renamed"), ("2", "x"), ("3", "x")]
+    assert lake.rows() == [("1", "x"), ("2", "x")]
+    assert [*result.tables] == ["public.now"]
+
+
+def test_a_table_that_was_dropped_and_made_again_is_made_anew(lake: Lake, tmp_path: Path) -> None:
+    slot = begun("id* a")
+    slot.insert(T, "1", "x")
+    first = next_transaction(slot, 701)
+    slot.insert(T, "2", "x")
+    slot.relation(OTHER, ["key", "b"], keys=["key"], name=f"t{T}")
+    slot.insert(OTHER, "1", "again")
+    second = next_transaction(slot, 702)
+    slot.insert(OTHER, "2", "again")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, [first, second])
+    assert lake.rows() == [("1", "again"), ("2", "again")]
+    assert lake.read(TABLE).schema.names == ["key", "b"]
+
+
+def test_a_table_that_is_named_later_is_read_from_the_beginning(tmp_path: Path) -> None:
+    lake = memory()
+    slot = begun("id* a")
+    slot.relation(OTHER, ["id", "a"], keys=["id"])
+    slot.insert(T, "1", "x")
+    slot.insert(OTHER, "1", "x")
+    cut = next_transaction(slot, 701)
+    slot.insert(OTHER, "2", "x")
+    slot.commit()
+    raw = written(tmp_path / "raw", slot, 0, cut)
+    apply(raw, lake.target, tables=[TABLE])
+    written(raw, slot, cut)
+    result = apply(raw, lake.target)
+    assert lake.rows(f"public.t{OTHER}") == [("1", "x"), ("2", "x")]
+    assert {item.position for item in result.tables.values()} == {len(slot.payloads) - 1}
+    with pytest.raises(ValueError, match=r"table public\.nope: no committed transaction of"):
+        apply(raw, lake.target, tables="public.nope")
+
+
+def test_a_primary_key_of_the_catalog_is_the_key_of_a_full_identity(lake: Lake, tmp_path: Path) -> None:
+    slot = begun("id* a*", identity="f")
+    facts = [with_facts(slot)]
+    slot.insert(T, "1", "x")
+    slot.insert(T, "2", "x")
+    cut = next_transaction(slot, 701)
+    slot.update(T, "3", UNCHANGED, old=["1", "x"], old_type="O")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, [cut], catalog=RelationCatalog([], facts))
+    assert lake.rows() == [("2", "x"), ("3", "x")]
+
+
+# -- the input -------------------------------------------------------------------------------------------------------
+
+
+def streamed() -> tuple[Slot, int]:
+    """A streamed transaction in two parts, the second of which commits it; and where that begins."""
+    slot = begun("id* a")
+    slot.insert(T, "1", "x")
+    slot.commit()
+    slot.start(900, first=True)
+    slot.payloads.append(slot.payloads[1][:1] + (900).to_bytes(4, "big") + slot.payloads[1][1:])
+    slot.insert(T, "2", "streamed", xid=900)
+    slot.stop()
+    cut = len(slot.payloads)
+    slot.start(900)
+    slot.insert(T, "3", "streamed", xid=900)
+    slot.stop()
+    slot.stream_commit(900)
+    return slot, cut
+
+
+def test_payloads_of_open_transactions_are_not_stored_and_read_again(lake: Lake, tmp_path: Path) -> None:
+    slot, cut = streamed()
+    raw = written(tmp_path / "raw", slot, 0, cut)
+    apply(raw, lake.target)
+    assert lake.rows() == [("1", "x")]
+    written(raw, slot, cut)
+    apply(raw, lake.target)
+    assert lake.rows() == [("1", "x"), ("2", "streamed"), ("3", "streamed")]
+
+
+def test_missing_payloads_of_an_open_transaction_are_an_error(tmp_path: Path) -> None:
+    lake = memory()
+    slot, cut = streamed()
+    raw = written(tmp_path / "raw", slot, 0, cut)
+    apply(raw, lake.target)
+    assert isinstance(lake.target, MemoryTarget)
+    (state,) = (Applied.from_json(text) for text in lake.target._states.values())
+    assert (state.position, state.restart_position) == (cut - 1, 4)
+    shutil.rmtree(raw)
+    written(raw, slot, cut)
+    with pytest.raises(RunError, match="1 payloads of a transaction that had no end at the last run are missing: keep"):
+        apply(raw, lake.target)
+    assert lake.rows() == [("1", "x")]
+
+
+def test_payloads_without_positions_are_counted_from_file_to_file(tmp_path: Path) -> None:
+    lake = memory()
+    slot, cut = streamed()
+    raw = tmp_path / "raw"
+    for start, end in ((0, 2), (2, cut), (cut, len(slot.payloads))):
+        raw.mkdir(exist_ok=True)
+        pq.write_table(
+            pa.table({"data": pa.array(slot.payloads[start:end], pa.binary())}), raw / f"{start:04d}.parquet"
+        )
+        if end > 2:
+            apply(raw, lake.target)
+    assert lake.rows() == [("1", "x"), ("2", "streamed"), ("3", "streamed")]
+
+
+def test_options_that_change_rows_must_be_those_of_the_calls_before(tmp_path: Path) -> None:
+    slot, _ = streamed()
+    raw = written(tmp_path / "raw", slot)
+    lake = memory()
+    apply(raw, lake.target)
+    with pytest.raises(RunError, match="was applied with unrepresentable='error', and not 'text'"):
+        apply(raw, lake.target, unrepresentable="text")
+
+
+def test_a_dry_run_counts_and_writes_nothing(lake: Lake, tmp_path: Path) -> None:
+    slot, cut = streamed()
+    raw = written(tmp_path / "raw", slot, 0, cut)
+    for _ in range(2):
+        result = apply(raw, lake.target, dry_run=True)
+        assert (result.is_dry_run, result.tables[TABLE].upserts, result.tables[TABLE].rows) == (True, 1, 1)
+    apply(raw, lake.target)
+    written(raw, slot, cut)
+    assert apply(raw, lake.target, dry_run=True).tables[TABLE].rows == 3
+    assert lake.rows() == [("1", "x")]
+
+
+def test_a_capture_without_its_beginning_gives_only_tables_that_were_copied(tmp_path: Path) -> None:
+    _, second = sorted((captures.DATA / "capture").glob("*.parquet"))
+    shutil.copy(second, tmp_path)
+    with pytest.raises(StaleTables, match="position 23: the payloads before it are missing"):
+        apply(tmp_path, MemoryTarget())
