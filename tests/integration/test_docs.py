@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -77,10 +76,6 @@ def recipe(title: str) -> dict[str, Any]:
 # -- merge -----------------------------------------------------------------------------------------------------------
 
 
-def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=repr)
-
-
 def rows_of_the_server(table: str, *names: str) -> list[tuple[str, ...]]:
     state = json.loads(gzip.decompress((captures.DATA / "16.shop.state.json.gz").read_bytes()))[f"public.{table}"]
     places = [state["columns"].index(name) for name in names]
@@ -88,34 +83,13 @@ def rows_of_the_server(table: str, *names: str) -> list[tuple[str, ...]]:
 
 
 def test_the_merged_table_is_the_servers(clone: Path) -> None:
-    merged = recipe("Merge changes into a table")["products"].to_pyarrow_table().to_pylist()
+    result = recipe("Merge changes into a table")["result"].tables["public.products"]
+    deltalake = pytest.importorskip("deltalake")
+    merged = deltalake.DeltaTable("lake/public.products").to_pyarrow_table().to_pylist()
     names = ("sku", "title", "price", "added")
     assert sorted(tuple(str(row[name]) for name in names) for row in merged) == rows_of_the_server("products", *names)
-
-
-@pytest.mark.parametrize(("table", "key"), [("public.a", "id"), ("public.d", "id"), ("public.full_", "id")])
-def test_a_merge_moves_keys_keeps_toast_and_deletes(table: str, key: str, clone: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
-    names = recipe("Merge changes into a table")
-    capture = pq.read_table(captures.DATA / "16.txns.v1.parquet")
-    whole = pgdecode.ChangeDecoder().table(capture["data"], table, capture["seq"])
-    commits = list(dict.fromkeys(whole["_commit_position"].to_pylist()))
-    schema = pa.schema([field.remove_metadata() for field in whole.schema if not field.name.startswith("_")])
-    # Each commit merged alone, and in batches of three: after each batch as `snapshot` of all payloads so far.
-    for step in sorted({1, 3, len(commits)}):
-        target = deltalake.DeltaTable.create(f"lake/{table}-{step}", schema)
-        for start in range(0, len(commits), step):
-            batch = commits[start : start + step]
-            changes = whole.filter(pa.compute.is_in(whole["_commit_position"], pa.array(batch)))
-            net = pgdecode.net_changes(changes, key=[key])
-            names["merge"](target, net)
-            target.update_incremental()
-            n = capture["seq"].to_pylist().index(batch[-1]) + 1
-            expected = pgdecode.snapshot(capture["data"][:n], table, capture["seq"][:n])
-            found = target.to_pyarrow_table().to_pylist()
-            columns = [name for name in expected.schema.names if name in net.column_names and name[0] != "_"]
-            kept = [{name: row.get(name) for name in columns} for row in found]
-            assert in_order(kept) == in_order(expected.select(list(kept[0]) if kept else []).to_pylist())
+    # The second call has a part of the changes.
+    assert 0 < result.upserts < result.rows
 
 
 # -- the other recipes -----------------------------------------------------------------------------------------------
