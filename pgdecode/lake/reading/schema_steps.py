@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -88,7 +88,7 @@ class SchemaStep:
                 )
         return found
 
-    def _missing(self, name: str, missing: dict, kind: pa.DataType) -> pa.Scalar:
+    def _missing(self, name: str, missing: Mapping[str, tuple[str, str | None] | None], kind: pa.DataType) -> pa.Scalar:
         known = missing.get(name)
         value = None if known is None else decoded_value(self.after, *known, kind)
         if value is None:
