@@ -54,6 +54,12 @@ def _duration_or_none(context: click.Context, option: click.Parameter, value: st
     is_flag=True,
     help="Create the publication if it does not exist: of the tables of --table, or of all tables.",
 )
+@click.option(
+    "--copy-again",
+    is_flag=True,
+    help="Copy tables again whose rows cannot be known from the changes, such as after ALTER COLUMN TYPE with USING. "
+    "Otherwise they are an error.",
+)
 @click.option("--drop", is_flag=True, help="Drop the slot and the publication that sync has created, and do no more.")
 @click.option(
     "--every",

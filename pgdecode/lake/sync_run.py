@@ -135,6 +135,8 @@ class Sync:
         The tables to apply, as "schema.table"; all but `exclude` if there are none.
     create_slot, create_publication : bool
         Create them if they do not exist.
+    copy_again : bool
+        Copy tables again whose rows cannot be known from the changes (`StaleTables`). Otherwise they are an error.
     connections : int
         Number of connections that read the rows of a table which is copied.
     binary : bool or None
@@ -162,6 +164,7 @@ class Sync:
     exclude: Sequence[str] = ()
     create_slot: bool = False
     create_publication: bool = False
+    copy_again: bool = False
     connections: int = 1
     binary: bool | None = None
     retry_seconds: float = 300.0
@@ -180,6 +183,7 @@ class Sync:
         self._running: Capture | None = None
         # The tables to apply, as far as the server was asked for them.
         self._names: list[str] | None = [*self.tables] or None
+        self._stale: dict[str, str] = {}  # tables to copy again, and the reasons
         self._shown = {
             target: lake_target(target, storage_options=self.storage_options).name for target in self.targets
         }
@@ -214,13 +218,17 @@ class Sync:
                 self._write(report)
                 self.on_report(report)
                 if failure is None:
-                    failing_since = None
+                    failing_since, self._stale = None, {}
                     if every is None or self._stopping:
                         return report
                     self._sleep(start + every)
+                elif self._stopping:
+                    return report
+                elif self.copy_again and isinstance(failure, StaleTables) and not {*failure.tables} <= {*self._stale}:
+                    self._stale = failure.tables
+                    for name, reason in failure.tables.items():
+                        self.on_warning(f"table {name} is copied again: {reason}")
                 else:
-                    if self._stopping:
-                        return report
                     failing_since = failing_since or start
                     left = failing_since + self.retry_seconds - time.monotonic()
                     if not _may_pass(failure) or left <= 0:
@@ -321,7 +329,7 @@ class Sync:
 
     def _tables_to_copy(self, publications: Sequence[str], contents: Contents) -> bool | list[str]:
         """Choose the tables that have not been copied."""
-        if not self.tables and not self.exclude:
+        if not self.tables and not self.exclude and not self._stale:
             return True
         try:
             with contextlib.closing(Connection(self.dsn)) as connection:
@@ -329,8 +337,14 @@ class Sync:
         except ServerError as error:
             raise RequestError(str(error)) from error
         by_name = {qualified_name(item.namespace, item.name): item for item in published}
-        self._names = chosen = self._chosen([*by_name])
-        return [by_name[name].full_name for name in chosen if by_name[name].oid not in contents.copies]
+        chosen = self._chosen([*by_name])
+        if self.tables or self.exclude:
+            self._names = chosen
+        return [
+            by_name[name].full_name
+            for name in chosen
+            if by_name[name].oid not in contents.copies or name in self._stale
+        ]
 
     def _chosen(self, names: Sequence[str]) -> list[str]:
         """Select the tables of the call."""

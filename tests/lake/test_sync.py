@@ -112,3 +112,23 @@ def test_sync_every_goes_on_until_a_signal_and_keeps_others_out(database: Databa
         process.wait()
     assert verify(database.dsn, target).is_equal
     assert not (raw / "_sync.lock").exists()
+
+
+@pytest.mark.full
+def test_tables_whose_rows_cannot_be_known_are_copied_again_on_request(
+    database: Database, tmp_path: Path, run: Shell
+) -> None:
+    raw, target = tmp_path / "raw", f"parquet:{tmp_path / 'lake'}"
+    words = ["sync", database.dsn, target, "--raw", raw, "--slot", database.slot, "--publication", "p", "--create-slot"]
+    database.execute("CREATE TABLE other (a int PRIMARY KEY); INSERT INTO t VALUES (1, '1'), (2, '2')")
+    assert run(*words).code == 0
+    database.execute("ALTER TABLE t ALTER v TYPE int USING v::int + 100; INSERT INTO t VALUES (3, 3)")
+    database.execute("INSERT INTO other VALUES (1)")
+    done = run(*words)
+    assert done.code == 2
+    assert "table public.t: position" in done.err
+    done = run(*words, "--copy-again")
+    assert (done.code, "public.t is copied again: position" in done.err) == (0, True), done
+    assert "public.other: copied" not in done.err
+    result = verify(database.dsn, target)
+    assert result.is_equal, result
