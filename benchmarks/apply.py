@@ -118,6 +118,7 @@ def prepare(folder: Path, n_rows: int, file_bytes: int | None) -> None:
     target: Any = lake_target(f"parquet:{folder}")
     if file_bytes is not None:
         target.file_bytes = file_bytes
+        file_writer.GROUP_BYTES = file_bytes
     with target.opened():
         table = target.table(NAME)
         table.create(SCHEMA)
@@ -305,10 +306,12 @@ def main(words: list[str] | None = None) -> list[dict[str, Any]]:
     for name in options.case or ("random", "newest"):
         n_rows, n_changes, which = CASES[name]
         case = (n_rows // options.divide, max(n_changes // options.divide, 1), which)
-        file_bytes = case[0] * 60 // (FILES // options.divide) if name == "many files" else None
+        file_bytes = case[0] * 50 // (FILES // options.divide) if name == "many files" else None
         with tempfile.TemporaryDirectory() as scratch:
             source = Path(scratch, "source")
+            usual = file_writer.GROUP_BYTES
             prepare(source, case[0], file_bytes)
+            file_writer.GROUP_BYTES = usual
             for engine in options.engine or ENGINES:
                 found.append({"case": name, "engine": engine, **measured(engine, source, case, options.threads)})
                 print(json.dumps(found[-1]), flush=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from pgdecode.lake.applied import Applied
-from pgdecode.lake.data_file import DataFile, renamed_bounds
+from pgdecode.lake.data_file import ColumnBounds, DataFile, renamed_bounds
 from pgdecode.lake.file_writer import FileWriter, Pieces, SourceFile
 from pgdecode.lake.net_rows import NetRows, array_of
 from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
@@ -115,7 +115,8 @@ class FileTable:
         """Give the table other columns."""
         former, former_files = self._schema, self._file_schema
         file_schema, stay = self._format.evolve(self.name, schema, columns)
-        if stay:
+        sources = [source.name for source in columns.values() if source.convert is None]
+        if stay or (file_schema.equals(former_files) and sources == former_files.names):
             for path, file in self._files.items():
                 self._files[path] = replace(file, bounds=renamed_bounds(file.bounds, file_schema, columns))
         else:
@@ -160,7 +161,7 @@ class FileTable:
             source = SourceFile(self._format, file)
             found = []
             for number in range(source.n_groups):
-                if net.may_match(source.bounds(number, schema)):
+                if net.may_match(source.bounds([number], schema)):
                     rows = source.group(number, schema)
                     found.append((number, *net.find([array_of(column) for column in rows.columns], len(rows))))
             return source, [item for item in found if len(item[1])]
@@ -168,6 +169,11 @@ class FileTable:
         candidates = [file for file in self._files.values() if file.rows and net.may_match(file.bounds)]
         touched = []
         for source, found in workers.map(matches, candidates):
+            file = source.file
+            if any(file.bounds.get(name, ColumnBounds()) == ColumnBounds() for name in net.key):
+                # Another key than before. The next commit may have the bounds.
+                known = source.bounds(range(source.n_groups), self._file_schema)
+                self._files[file.path] = replace(file, bounds=known)
             claims = {number: net.claim(rows, numbers) for number, rows, numbers in found}
             groups = {number: item for number, item in claims.items() if len(item[0])}
             if groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -102,13 +102,13 @@ class SourceFile:
         """Whether a row group is large enough to stay one."""
         return bool(self.metadata.row_group(number).total_byte_size >= GROUP_BYTES // 4)
 
-    def bounds(self, number: int, schema: pa.Schema) -> dict[str, ColumnBounds]:
-        """Read the bounds of columns of a table in a row group, by their names in the table."""
+    def bounds(self, groups: Sequence[int], schema: pa.Schema) -> dict[str, ColumnBounds]:
+        """Read the bounds of columns of a table in some row groups, by their names in the table."""
         found = {}
         for item, name in zip(schema, _columns_of_file(self.schema, schema), strict=True):
             leaf = None if name is None else self._leaves.get(name)
             if leaf is not None and name is not None and self.schema.field(name).type == item.type:
-                found[item.name] = bounds_of(self.metadata, [number], leaf, item.type)
+                found[item.name] = bounds_of(self.metadata, groups, leaf, item.type)
         return found
 
     def copied(self, number: int) -> CopiedGroup | None:

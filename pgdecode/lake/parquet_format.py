@@ -52,6 +52,7 @@ class ParquetFormat:
         self._files: dict[str, OutputFile] = {}
         self._new: dict[str, OutputFile] = {}  # accepted since the last commit
         self._n_new = 0
+        self._failure: Exception | None = None  # to begin the run after a commit
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -59,6 +60,7 @@ class ParquetFormat:
     def opened(self) -> Iterator[Mapping[str, Applied]]:
         """Begin a run, and yield the state of each table."""
         with ExitStack() as stack:
+            self._failure = None
             self._begin()
             # A commit ends a run and begins another one.
             stack.push(lambda *error: self._entered.__exit__(*error))
@@ -68,6 +70,8 @@ class ParquetFormat:
         self._entered = self._target.begin(_WHAT, {})
         self._run = self._entered.__enter__()
         last, replication = self._run.last, self._run.state.replication
+        if last is not None and (replication is None or "tables" not in replication):
+            raise RunError(f"{self._path}: is a data set that was not written by apply: choose another folder")
         self._files = {} if last is None else {file.name: file for file in last.files}
         self._tables = {} if replication is None else dict(replication["tables"])
         self._new, self._n_new = {}, 0
@@ -88,7 +92,7 @@ class ParquetFormat:
             for file in change.added:
                 files[file.path] = self._new[file.path]
             tables[name] = _table_state(change)
-        run = self._run
+        run = self._begun()
         run.replaced = sorted(self._files.keys() - files.keys())
         run.files = run.files.as_first()
         applied = [Applied.from_json(table["applied"]) for table in tables.values()]
@@ -99,11 +103,23 @@ class ParquetFormat:
             last_lsn=max((item.commit_lsn for item in applied), default=-1),
             files=[*files.values()],
         )
+        # They may be part of the commit, whatever interrupts it.
+        self._new = {}
         number = run.commit(manifest, State({"tables": tables})).number
-        self._entered.__exit__(None, None, None)
-        self._begin()
-        if self._run.last is None or self._run.last.number != number:
-            raise RunError(f"{self._path}: another run has committed meanwhile")
+        self._files, self._tables = files, tables
+        try:
+            self._entered.__exit__(None, None, None)
+            self._begin()
+            if self._run.last is None or self._run.last.number != number:
+                raise RunError(f"{self._path}: another run has committed meanwhile")
+        except Exception as error:
+            # This commit succeeded. What uses the next run raises the error.
+            self._failure = error
+
+    def _begun(self) -> Run:
+        if self._failure is not None:
+            raise self._failure
+        return self._run
 
     def roll_back(self) -> None:
         """Forget what was planned since the last commit."""
@@ -152,19 +168,23 @@ class ParquetFormat:
     def new_file(self, name: str) -> NewFile:
         """Create a file of a table."""
         self._n_new += 1
-        return self._run.files.open("part", "parquet", folder=table_file_name(name), nth=self._n_new, is_numbered=True)
+        return self._begun().files.open(
+            "part", "parquet", folder=table_file_name(name), nth=self._n_new, is_numbered=True
+        )
 
     def accept(self, name: str, file: NewFile, rows: int) -> str:
         """Take a complete file, and return its path below the folder."""
         assert isinstance(file, NewOutput)
-        output = self._run.accept(file.written(rows))
+        output = self._begun().accept(file.written(rows))
         self._new[output.name] = output
         return output.name
 
     def discard(self, file: DataFile) -> None:
-        """Remove a file that was accepted, and is not part of the next commit."""
+        """Remove a file that was accepted, unless it is or may be part of a commit."""
+        if file.path not in self._new:
+            return
         path = self.path(file)
-        self._new.pop(file.path, None)
+        del self._new[file.path]
         if isinstance(path, ObjectPath):
             delete_objects([path])
         else:

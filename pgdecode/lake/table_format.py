@@ -126,7 +126,7 @@ class TableFormat(Protocol):
         """Take a complete file, and return its path as the format names it."""
 
     def discard(self, file: DataFile) -> None:
-        """Remove a file that was accepted, and is not part of the next commit."""
+        """Remove a file that was accepted, unless it is or may be part of a commit."""
 
     def commit(self, changes: Mapping[str, TableChange]) -> None:
         """Commit changes of tables, each with its state, in one commit if the format has such commits.

@@ -24,6 +24,10 @@ from memory_target import MemoryTable
 
 from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.file_digest import DigestedFile
+from pgdecode.datasets.local_folder import LocalFolder
+from pgdecode.datasets.manifest import Manifest
+from pgdecode.datasets.state import State
+from pgdecode.datasets.target import target_at as target_at_log
 from pgdecode.lake import file_writer
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.data_file import ColumnBounds, DataFile, column_bounds
@@ -395,6 +399,58 @@ def test_only_files_and_row_groups_with_changed_rows_are_read_and_written(
         assert (before[gone][start : end - 200] in content) == (number != changed)
     counts = commit(lake, inserts(range(3000, 3001)), file_bytes=3000)
     assert (counts.files_removed, len(reads)) == (0, 1)
+
+
+def test_another_key_leaves_the_files_and_learns_their_bounds(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    commit(lake, inserts(range(3)), is_new=True)
+    before = {path: path.stat().st_ino for path in (lake / NAME).iterdir()}
+    schema = pa.schema([item.with_metadata(KEY if item.name == "size" else {}) for item in SIMPLE])
+    with opened(lake) as (target, table):
+        table.evolve(schema, {name: ColumnSource(name) for name in schema.names})
+        target.commit({NAME: Applied(2, 3)})
+    assert {path: path.stat().st_ino for path in (lake / NAME).iterdir()} == before
+    made = Changes(schema, random.Random(0))
+    with opened(lake) as (target, table):
+        table.apply(made.table([made.change("delete", {"size": 77}, {})]))
+        target.commit({NAME: Applied(3, 4)})
+    with opened(lake) as (target, table):
+        (file,) = table.change(Applied(3, 4)).files
+        assert file.bounds["size"] == ColumnBounds(0, pa.scalar(0, pa.int32()), pa.scalar(2, pa.int32()))
+        assert target.read(NAME).schema.equals(schema, check_metadata=True)
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with target_at_log(lake).begin((), {}) as run:
+        run.commit(Manifest("python", ()), State({"a": 1}))
+    with (
+        pytest.raises(RunError, match="is a data set that was not written by apply: choose another folder"),
+        opened(lake),
+    ):
+        pass
+
+
+def test_a_failure_behind_a_commit_does_not_remove_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = tmp_path / "lake"
+    commit(lake, inserts(range(3)), is_new=True)
+    with opened(lake) as (target, table):
+        table.apply(inserts(range(3, 6)))
+        monkeypatch.setattr(LocalFolder, "begin", lambda *_: RaisingContext())
+        target.commit({NAME: Applied(2, 3)})
+        with pytest.raises(RunError, match="too late"):
+            table.apply(inserts(range(6, 9)))
+    monkeypatch.undo()
+    assert sorted(row["id"] for row in read_folder(lake / NAME)) == [*range(6)]
+    local(lake).checked()
+
+
+class RaisingContext:
+    def __enter__(self) -> None:
+        raise RunError("too late")
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 @pytest.mark.full
