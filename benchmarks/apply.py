@@ -55,7 +55,7 @@ CASES = {
     "many files": (1_000_000, 1_000, "newest"),
 }
 FILES = 10_000  # of "many files"
-ENGINES = ("pgdecode", "floor", "duckdb", "deltalake", "pyiceberg")
+ENGINES = ("pgdecode", "pgdecode-delta", "floor", "duckdb", "deltalake", "pyiceberg")
 
 
 def rows_of(ids: pa.Array, salt: int) -> pa.Table:
@@ -128,9 +128,9 @@ def prepare(folder: Path, n_rows: int, file_bytes: int | None) -> None:
         target.commit({NAME: Applied(1, 2)})
 
 
-def with_pgdecode(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[str, Any]:
+def with_pgdecode(folder: Path, nets: Iterator[pa.Table], threads: int, *, uri: str = "parquet:{}") -> dict[str, Any]:
     """Apply the changes to the Parquet target."""
-    target: Any = lake_target(f"parquet:{folder}")
+    target: Any = lake_target(uri.format(folder))
     target.threads = threads
     opened = []
     original = file_writer.SourceFile.__init__
@@ -148,6 +148,11 @@ def with_pgdecode(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[
         counts = vars(table.counts)
         target.commit({NAME: Applied(2, 3)})
     return {**counts, "files_opened": len(set(opened))}
+
+
+def with_delta(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[str, Any]:
+    """Apply the changes to the Delta target."""
+    return with_pgdecode(folder, nets, threads, uri="delta:{}/lake")
 
 
 def with_floor(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[str, Any]:
@@ -228,7 +233,14 @@ def copy_for(engine: str, folder: Path) -> None:
         return
     files = [pq.ParquetFile(path) for path in sorted((folder / NAME).glob("*.parquet"))]
     batches = (batch.cast(_nullable()) for file in files for batch in file.iter_batches(BATCH))
-    if engine == "deltalake":
+    if engine == "pgdecode-delta":
+        target = lake_target(f"delta:{folder}/lake")
+        with target.opened():
+            target.table(NAME).create(SCHEMA)
+            for batch in batches:
+                target.table(NAME).apply(net_of(pa.table([*batch], schema=SCHEMA), "upsert", has_before=False))
+            target.commit({NAME: Applied(1, 2)})
+    elif engine == "deltalake":
         from deltalake import write_deltalake
 
         write_deltalake(folder / "delta", pa.RecordBatchReader.from_batches(_nullable(), batches))
@@ -242,6 +254,7 @@ def copy_for(engine: str, folder: Path) -> None:
 
 RUNNERS: dict[str, Callable[[Path, Iterator[pa.Table], int], dict[str, Any]]] = {
     "pgdecode": with_pgdecode,
+    "pgdecode-delta": with_delta,
     "floor": with_floor,
     "duckdb": with_duckdb,
     "deltalake": with_deltalake,

@@ -118,6 +118,7 @@ class DeltaFormat:
                 if state is not None:
                     applied[state.table] = state.applied
             self._applied = applied
+            self._logs.clear()
             try:
                 yield dict(applied)
             finally:
@@ -187,7 +188,8 @@ class DeltaFormat:
                 f"{folder}: the log has no state of pgdecode for table {name}: another program has made the table, or "
                 f"its log was removed since: use another folder, or remove this one"
             )
-        if self._applied is not None and self._applied.get(name) != state.applied:
+        is_known = name not in self._logs or self._logs[name].version == table.version()
+        if self._applied is not None and not (is_known and self._applied.get(name) == state.applied):
             raise RunError(f"{folder}: another writer has committed meanwhile: call it again")
         action = {
             "id": str(metadata.id),

@@ -38,6 +38,8 @@ class FileTarget(Target):
         """Connect, read `applied`, and keep other processes out."""
         with self.format.opened() as applied:
             self.applied = dict(applied)
+            # Others may have written them since they were loaded.
+            self._tables.clear()
             try:
                 yield self
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from lake.memory_target import MemoryTable
+from lake.test_file_table import SCHEMAS, Changes, plain_rows
 
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
@@ -25,7 +28,7 @@ from pgdecode.lake.delta import open_target
 from pgdecode.lake.delta_log import statistics
 from pgdecode.lake.target import ColumnSource
 from pgdecode.net.schema import ABOUT, UNKNOWN
-from support.emulators import Emulator
+from support.emulators import SECRETS, Emulator
 
 pytest_plugins = ["support.stores"]
 NAME = "public.orders"
@@ -170,6 +173,22 @@ def test_a_commit_that_meets_another_one_fails_and_loses_nothing(root: str, tmp_
     assert [row["id"] for row in rows(root)] == [1, 2, 7]
 
 
+def test_a_target_that_was_read_meanwhile_commits_after_what_it_has_loaded(root: str) -> None:
+    put(root, 10, ONE)
+    target = open_target(f"delta:{root}")
+    with target.opened():
+        target.table(NAME).apply(net(SCHEMA, [{"id": 1, "note": "b"}]))
+        write_deltalake(f"{root}/{NAME}", pa.table({"id": [7], "note": ["x"]}, schema=SCHEMA), mode="append")
+        with pytest.raises(RunError, match="another writer has committed meanwhile"):
+            target.read(NAME)
+    # The same object begins anew.
+    with target.opened():
+        assert target.table(NAME).counts.rows == 2
+        target.table(NAME).apply(net(SCHEMA, deletes=[7]))
+        target.commit({NAME: applied(20)})
+        assert target.read(NAME).read_all().to_pylist() == [ONE]
+
+
 def test_a_commit_follows_those_that_change_nothing(root: str) -> None:
     put(root, 10, ONE)
     put(root, 20, TWO, deletes=[1])
@@ -193,6 +212,33 @@ def test_a_run_that_is_killed_leaves_a_table_at_its_position(tmp_path: Path) -> 
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed at random" in done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", SCHEMAS)
+def test_rows_are_those_that_net_changes_leave_also_between_commits_of_others(
+    form: str, rng: random.Random, root: str
+) -> None:
+    schema, model = SCHEMAS[form], MemoryTable(lambda _: None)
+    changes, folder = Changes(schema, rng), f"{root}/{NAME}"
+    model.create(schema)
+    for step in range(25):
+        target = open_target(f"delta:{root}")
+        target.file_bytes = rng.choice([1, 2000, 2**27])
+        with target.opened():
+            if not step:
+                target.table(NAME).create(schema)
+            for _ in range(rng.randint(1, 3)):
+                change = changes.of(model.rows, most=rng.choice([3, 30]))
+                model.apply(change)
+                target.table(NAME).apply(change)
+            target.commit({NAME: applied(step)})
+        table = DeltaTable(folder)
+        assert plain_rows(table.to_pyarrow_table().to_pylist()) == plain_rows(model.rows)
+        if rng.random() < 0.3:
+            table.optimize.compact()
+        if rng.random() < 0.2:
+            DeltaTable(folder).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -346,3 +392,15 @@ def test_tables_in_an_object_store(store: Emulator) -> None:
             target.commit({NAME: applied(30)})
     assert own(root, **store.options) == [ONE]
     assert position(root, **store.options) == 30
+
+
+@pytest.mark.full
+def test_errors_of_a_store_have_one_line_and_no_secrets(store: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = f"{store.new_bucket()}x/lake"
+    with pytest.raises((OSError, RunError)) as caught:
+        put(wrong, 10, ONE, **store.options)
+    assert "\n" not in str(caught.value)
+    assert not any(secret in str(caught.value) for secret in SECRETS)
+    monkeypatch.setenv("AWS_S3_LOCKING_PROVIDER", "dynamodb")
+    with pytest.raises(RunError, match="AWS_S3_LOCKING_PROVIDER is set"):
+        open_target(f"delta:{wrong}", store.options)
