@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from spark_udfs.dataframes.run_reader import read_run
     from spark_udfs.dataframes.snapshot import snapshot
     from spark_udfs.jobs.decode_files import decode_files
+    from spark_udfs.lake.apply_stream import apply_stream
+    from spark_udfs.lake.merge_into import merge_into
     from spark_udfs.runtime.executors import check_executors
     from spark_udfs.sources.auto_cdc import auto_cdc
     from spark_udfs.sources.registration import register
 
 __all__ = [
+    "apply_stream",
     "auto_cdc",
     "changes",
     "check_executors",
     "decode_files",
     "from_pgoutput",
+    "merge_into",
     "net_changes",
     "parse_pgoutput",
     "read_capture",
@@ -42,11 +46,13 @@ __all__ = [
 ]
 
 _MODULES = {
+    "apply_stream": "spark_udfs.lake.apply_stream",
     "auto_cdc": "spark_udfs.sources.auto_cdc",
     "changes": "spark_udfs.dataframes.changes",
     "check_executors": "spark_udfs.runtime.executors",
     "decode_files": "spark_udfs.jobs.decode_files",
     "from_pgoutput": "spark_udfs.columns.row_column",
+    "merge_into": "spark_udfs.lake.merge_into",
     "net_changes": "spark_udfs.dataframes.net_changes",
     "parse_pgoutput": "spark_udfs.columns.envelope_column",
     "read_capture": "spark_udfs.dataframes.captured_frame",

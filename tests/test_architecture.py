@@ -43,6 +43,7 @@ PACKAGES = [
     "spark_udfs.dataframes",
     "spark_udfs.jobs",
     "spark_udfs.sources",
+    "spark_udfs.lake",
     "pgdecode.spark",
 ]
 # Modules of pgdecode that spark_udfs imports. They are its interface: what they offer changes together with spark_udfs.
@@ -55,21 +56,23 @@ INTERFACE = {
     "payloads": "commits payload_input unwrap",
     "envelope": "schema",
     "relations": (
-        "altered_types catalog column_history column_names relation_version schema_metadata table_names version_tracker"
+        "altered_types catalog column_history column_names relation_json relation_version schema_metadata table_names "
+        "version_tracker"
     ),
-    "rows": "change_feed options own_names value_options",
+    "rows": "change_feed old_values options own_names value_options",
     "datasets": "errors file_digest input_selection manifest new_files payload_ranges run state target",
     "changes": (
         "change_rows checkpoint committed_changes record_batches replication_state stored_state table_rows "
         "transaction_assembler"
     ),
-    "net": "net_changes schema snapshot",
+    "net": "history net_changes schema snapshot",
     "partitions": "partition_decoder partition_index source_index speculation split_statistics",
     "files": (
         "captured_payloads change_export change_reader envelope_batches file_metadata ordered_files payload_batches "
         "payload_file payload_files writers"
     ),
     "jobs": "decode_run message_export new_input",
+    "lake": "stored_types target",
 }
 # The same order for native packages. Modules outside these folders (fault, cursor, capacity) are below all of them.
 NATIVE_PACKAGES = ["memory", "arrow", "wire", "literals", "codecs", "threads", "scan", "rows", "changes"]

@@ -85,7 +85,9 @@ def schema_with_key(columns: Iterable[pa.Field], key: Sequence[str], schema: pa.
         raise ValueError(f"the table has columns with names that net changes add: {listed(map(repr, clashes))}")
     by_name = {item.name: item for item in fields}
     before = pa.struct([pa.field(name, by_name[name].type) for name in key])
-    about = [pa.field("_action", pa.string()), pa.field("_key_before", before), UNKNOWN, *ABOUT]
+    # The versions, as in the changes, so that a table to which net changes are applied can get their columns.
+    versions = next((item.metadata for item in schema if item.name in ("_op", "_action")), None)
+    about = [pa.field("_action", pa.string(), metadata=versions), pa.field("_key_before", before), UNKNOWN, *ABOUT]
     metadata = schema.metadata or {}
     kept = {name: metadata[name] for name in (REPLICA_IDENTITY,) if name in metadata}
     return pa.schema([*about, *fields], metadata=kept)

@@ -14,7 +14,7 @@ from pgdecode.relations.relation_version import RelationVersion, used_from
 
 KEY = b"pg:key"
 REPLICA_IDENTITY = b"pg:replica_identity"
-# In the metadata of the field `_op`, because Spark keeps metadata of fields only.
+# In the metadata of the field `_op`, or `_action` of net changes, because Spark keeps metadata of fields only.
 VERSIONS = b"pg:versions"
 
 
@@ -43,14 +43,14 @@ def versions_metadata(versions: Iterable[RelationVersion], renames: Renames = NO
 
 
 def described_in(schema: pa.Schema) -> Described:
-    """Return what the schema of a typed table tells of its relation.
+    """Return what the schema of a typed table, or of net changes, tells of its relation.
 
     Raises
     ------
     ValueError
         If the metadata are not those of `versions_metadata`.
     """
-    at = schema.get_field_index("_op")
+    at = max(schema.get_field_index(name) for name in ("_op", "_action"))
     metadata: Mapping[bytes, bytes] = (schema.field(at).metadata if at >= 0 else None) or {}
     if VERSIONS not in metadata:
         return Described()
