@@ -48,6 +48,11 @@ DAY = (
     "DELETE FROM orders WHERE id = 3",
     "UPDATE products SET price = 95.00 WHERE id = 2",
 )
+# What changes before the tables are synced.
+EVENING = (
+    "UPDATE orders SET status = 'shipped' WHERE id = 1; INSERT INTO customers VALUES (4, 'Barbara', 'Boston', NULL)",
+    "UPDATE products SET id = 20 WHERE id = 2; DELETE FROM products WHERE id = 3",
+)
 # The ends of timestamps in JSON: the server's, and those of pgdecode.
 _ZERO = re.compile(r"(\.000000Z|\+00:00)$")
 # The capture must not contain a rolled-back change.
@@ -134,6 +139,11 @@ def open_shop(dsn: str) -> None:
 def run_shop(dsn: str) -> None:
     """Run one day of the shop's transactions."""
     _execute(dsn, (*DAY, f"BEGIN; {ROLLED_BACK}; ROLLBACK"))
+
+
+def run_evening(dsn: str) -> None:
+    """Run the transactions after the shop's day."""
+    _execute(dsn, EVENING)
 
 
 def table_rows(dsn: str, table: str) -> list[dict[str, str | None]]:
