@@ -113,6 +113,9 @@ capture-servers:  ## after a change to capture: random workloads on PostgreSQL 1
 	PYTHONPATH=tests:tests/capture $(PYTHON) -m campaign --install build/servers
 	PYTHONPATH=tests:tests/capture $(PYTHON) -m flips --flips 1000
 
+sync-servers:  ## after a change to pgdecode/lake: targets synced from PostgreSQL 10 to 18, killed, deleted and restored
+	PYTHONPATH=tests:tests/lake $(PYTHON) -m sync_campaign --install build/servers
+
 spark-servers:  ## after a change to spark_udfs/runtime or jobs: a standalone cluster and Spark Connect
 	$(PYTHON) -m pytest -m "" tests/spark/servers
 	PGDECODE_TEST_SPARK=cluster $(PYTHON) -m pytest tests/spark/jobs

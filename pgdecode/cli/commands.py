@@ -14,8 +14,8 @@ COMMANDS = {
     "decode": ("decode_command", "decode"),
     "demo": ("demo_command", "demo_command"),
     "inspect": ("inspect_command", "inspect"),
-    "sync": ("sync_command", "sync_command"),
-    "verify": ("verify_command", "verify_command"),
+    "sync": ("lake.sync_command", "sync_command"),
+    "verify": ("lake.verify_command", "verify_command"),
 }
 
 

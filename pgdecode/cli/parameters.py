@@ -260,7 +260,7 @@ max_value_bytes = click.option(
 )
 
 
-def _declared(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _declared(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the parameter of a declared option: its values, default and help are those of the declaration."""
     item, kind = declared_options(Options)[name], option_types()[name]
     flag = f"--{item.flag or name.replace('_', '-')}"
@@ -290,6 +290,7 @@ OF_OPTIONS = (*DECLARED, *AsOfKeywords.__annotations__)
 _PARSERS: dict[str, Callable[..., Any]] = {"types": _types, "renames": _renames}
 mode = _declared("mode")
 renames = _declared("renames")
+types = _declared("types")
 unrepresentable = _declared("unrepresentable")
 name_clash = _declared("name_clash")
 as_of = _declared("as_of")

@@ -208,7 +208,8 @@ class Sync:
         Raises
         ------
         CaptureError, RunError, RunFault, ValueError, OSError
-            The error of a cycle that does not pass, or has not passed in `retry_seconds`.
+            The error of a cycle that does not pass, or has not passed in `retry_seconds`. With `every`, cycles go on
+            while tables are stale: a copy of these tables mends them.
         """
         with self._locked():
             failing_since: float | None = None
@@ -231,6 +232,12 @@ class Sync:
                 else:
                     failing_since = failing_since or start
                     left = failing_since + self.retry_seconds - time.monotonic()
+                    if every is not None and isinstance(failure, StaleTables):
+                        # The other tables go on. A copy of these mends them.
+                        failing_since = None
+                        self.on_warning(str(failure).replace("\n", "; "))
+                        self._sleep(start + every)
+                        continue
                     if not _may_pass(failure) or left <= 0:
                         raise failure
                     self.on_warning(f"trying again for {left:,.0f} s: {failure}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, get_args
 
@@ -23,7 +23,7 @@ from pgdecode.relations.table_names import normal_name
 DATA_FAULT = 1
 
 
-def _keys(
+def keys_by_table(
     context: click.Context, option: click.Parameter, values: Sequence[str]
 ) -> Sequence[str] | dict[str, list[str]] | None:
     """Parse COLUMN,... or SCHEMA.TABLE=COLUMN,..."""
@@ -37,6 +37,24 @@ def _keys(
     return {normal_name(table): [name for name in names.split(",") if name] for table, _, names in by_table}
 
 
+key = click.option(
+    "--key",
+    "key",
+    multiple=True,
+    metavar="[TABLE=]COLUMN,...",
+    callback=keys_by_table,
+    help="The columns that tell rows apart, for tables with REPLICA IDENTITY FULL, or for a table. Default: the "
+    "primary key, if captured files have it; otherwise rows are compared whole. Repeatable.",
+)
+schema_changes = click.option(
+    "--schema-changes",
+    type=click.Choice(get_args(SchemaChanges)),
+    default="evolve",
+    show_default=True,
+    help="If the columns of a table change: change those of the target; keep those of the target; stop.",
+)
+
+
 @click.command("apply", cls=parameters.GroupedCommand, short_help="Apply changes to tables in a lake.")
 @click.argument("source_location", type=parameters.location, metavar="RAW")
 @click.argument("target", metavar="TARGET")
@@ -47,22 +65,8 @@ def _keys(
     help="Apply the commits up to and including this LSN, or this time with a time zone. Default: now, all that there "
     "are.",
 )
-@click.option(
-    "--key",
-    "key",
-    multiple=True,
-    metavar="[TABLE=]COLUMN,...",
-    callback=_keys,
-    help="The columns that tell rows apart, for tables with REPLICA IDENTITY FULL, or for a table. Default: the "
-    "primary key, if captured files have it; otherwise rows are compared whole. Repeatable.",
-)
-@click.option(
-    "--schema-changes",
-    type=click.Choice(get_args(SchemaChanges)),
-    default="evolve",
-    show_default=True,
-    help="If the columns of a table change: change those of the target; keep those of the target; stop.",
-)
+@key
+@schema_changes
 @parameters.payload
 @parameters.unwrap
 @parameters.transactions
@@ -109,12 +113,17 @@ def apply_command(source_location: str, target: str, *, as_json: bool, **given: 
             until = f"would be {until}: nothing is written"
         tables = counted(len(result.tables), "table")
         click.echo(f"{printable(target)}: {tables} {until}, in {time.monotonic() - started:.2f} s", err=True)
+    print_stale(stale)
+    return code
+
+
+def print_stale(stale: Mapping[str, str]) -> None:
+    """Print why tables are stale, and the remedy."""
     for name, reason in stale.items():
         remedy = f"pgdecode capture DSN RAW --copy {name}"
         click.echo(
             f"pgdecode: table {printable(name)}: {printable(in_shell(reason))}; copy it again: {remedy}", err=True
         )
-    return code
 
 
 def result_as_dict(result: ApplyResult) -> dict[str, Any]:

@@ -78,6 +78,8 @@ def _percent(context: click.Context, option: click.Parameter, value: str | None)
     metavar="DURATION",
     help="How long to wait for another process that captures to RAW.",
 )
+@parameters.types
+@parameters.unrepresentable
 @parameters.accept_gap
 @parameters.storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")

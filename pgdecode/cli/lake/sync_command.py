@@ -23,11 +23,16 @@ from pgdecode.cli.capture_command import (
     live_progress,
     with_flags,
 )
+from pgdecode.cli.lake.apply_command import DATA_FAULT, key, print_stale, schema_changes
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
+from pgdecode.lake import StaleTables
 from pgdecode.lake.sync_run import Report, Sync, drop_created, read_sync_status
 from pgdecode.protocol.lsn import lsn_to_text
+
+# The parameters that are options of `apply`.
+_OF_APPLY = ("key", "schema_changes", "types", "unrepresentable", "accept_gap")
 
 
 def _duration_or_none(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
@@ -84,6 +89,10 @@ def _duration_or_none(context: click.Context, option: click.Parameter, value: st
     metavar="DURATION",
     help="How long to try again if the server or a target is not reached, or another process is in the way.",
 )
+@key
+@schema_changes
+@parameters.types
+@parameters.unrepresentable
 @parameters.accept_gap
 @parameters.storage_options
 @click.option("--metrics", type=parameters.path, metavar="FILE", help="Write metrics for Prometheus after each cycle.")
@@ -105,7 +114,6 @@ def sync_command(
     as_status: bool,
     max_lag: float | None,
     as_json: bool,
-    accept_gap: bool,
     **given: Any,
 ) -> int:
     """Make the tables of each TARGET equal those of the server DSN.
@@ -130,12 +138,14 @@ def sync_command(
             raise click.UsageError("--max-lag needs --status")
         if not targets:
             raise click.UsageError("Missing argument 'TARGET...'.")
+        options = {name: given.pop(name) for name in _OF_APPLY}
+        options["types"] = options["types"] or None
         with nullcontext() if as_json else live_progress() as show:
             running = Sync(
                 dsn,
                 targets,
                 raw,
-                options={"accept_gap": accept_gap} if accept_gap else {},
+                options=options,
                 on_warning=lambda text: warn(with_flags(text)),
                 on_report=_print_json if as_json else _print_report,
                 on_progress=show,
@@ -143,6 +153,9 @@ def sync_command(
             )
             with _stopped_by_signals(running):
                 running.run(every=every)
+    except StaleTables as error:
+        print_stale(error.tables)
+        return DATA_FAULT
     except RequestError as error:
         click.echo(f"pgdecode: {with_flags(str(error))}", err=True)
         return MISUSE
