@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from pgdecode.cli import parameters
-from pgdecode.cli.main import in_shell
+from pgdecode.cli.main import DATA_FAULT, in_shell
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, progress, standard_output, warn
 from pgdecode.files.envelope_text import printable
@@ -19,8 +19,6 @@ from pgdecode.lake import ApplyResult, StaleTables, TableResult, apply
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import SchemaChanges
 from pgdecode.relations.table_names import normal_name
-
-DATA_FAULT = 1
 
 
 def keys_by_table(

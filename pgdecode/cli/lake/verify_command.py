@@ -128,9 +128,11 @@ def _lines(result: VerifyResult) -> Iterator[str]:
         for item in table.differences:
             yield f"  {_difference(item)}"
     yield from result.notes
-    is_equal = "equal" if result.is_equal else "NOT equal"
+    n_different = sum(not table.is_equal for table in result.tables.values())
+    tables = counted(len(result.tables), "table")
+    is_equal = f"{n_different:,} of {tables} NOT equal" if n_different else f"{tables} equal"
     yield (
-        f"{counted(len(result.tables), 'table')} {is_equal} to the server's at {lsn_to_text(result.lsn)}"
+        f"{is_equal} to the server's at {lsn_to_text(result.lsn)}"
         f"{'' if result.sample is None else f', by a sample of {result.sample:g}%'}, in {result.seconds:.2f} s"
     )
 
