@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pickle
 import random
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -569,6 +572,55 @@ def test_a_failure_at_any_write_leaves_the_table_before_or_after_the_commit(tmp_
         if failing.n_calls <= number:
             break
     assert number > 10
+
+
+# Applies net changes in a process that is killed before file operation number argv[2]. Prints how many there were.
+KILLED = """
+import itertools, os, pickle, signal, sys
+from pathlib import Path
+from pgdecode.lake.applied import Applied
+from pgdecode.lake.targets import lake_target
+net = pickle.loads(sys.stdin.buffer.read())
+calls = itertools.count()
+def killing(function):
+    def call(*arguments, **options):
+        if next(calls) == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+for name in ("rename", "replace", "link", "unlink", "rmdir", "mkdir", "fsync"):
+    setattr(os, name, killing(getattr(os, name)))
+target = lake_target(f"parquet:{sys.argv[1]}")
+target.file_bytes = 1
+with target.opened():
+    target.table("public.orders").apply(net)
+    target.commit({"public.orders": Applied(2, 3)})
+"""
+
+
+@pytest.mark.full
+def test_killed_at_any_file_operation_the_table_is_that_before_or_after_the_commit(tmp_path: Path) -> None:
+    original, lake = tmp_path / "original", tmp_path / "lake"
+    commit(original, inserts(range(10)), is_new=True, file_bytes=1)
+    commit(original, inserts(range(10, 20)), file_bytes=1)
+    net = simple(("delete", 3, 3), ("upsert", 15, 21, None, 1, "note"), ("upsert", None, 30, "new", 2))
+    rows = {1: plain_rows(read_folder(original / NAME))}
+    for number in [10**6, *range(0, 100, 3)]:
+        shutil.rmtree(lake, ignore_errors=True)
+        shutil.copytree(original, lake)
+        words = [sys.executable, "-c", KILLED, str(lake), str(number)]
+        code = subprocess.run(words, input=pickle.dumps(net)).returncode
+        with opened(lake) as (target, _):
+            position = target.applied[NAME].position
+            found = plain_rows(target.read(NAME).read_all().to_pylist())
+        if number == 10**6:
+            rows[2] = found
+        assert found == rows[position], number
+        assert plain_rows(read_folder(lake / NAME)) == rows[position], number
+        local(lake).checked()
+        if number < 10**6 and code == 0:
+            break
+    assert number > 15
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
