@@ -296,6 +296,7 @@ class SnapshotRows:
         first: dict[_Shape, int] = {}
         firsts = [first.setdefault(shape, number) for number, shape in self.shapes.items()]
         self.numbers, self.first_numbers = (pa.array(items, VERSION.type) for items in (self.shapes, firsts))
+        self.is_one_shape = len(first) == 1
         shape = next(iter(first))
         self.rows = TouchedRows(
             fields,
@@ -393,6 +394,10 @@ class SnapshotRows:
         if not batches:
             return
         [changes] = table_of(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
+        if self.is_one_shape:
+            # Each transaction in a stream sends its relations again.
+            self._apply_run(changes, self.shapes[self.numbers[0].as_py()])
+            return
         # A change without a version does not depend on one.
         versions = pc.fill_null_backward(pc.fill_null_forward(changes[VERSION.name]))
         runs = pc.run_end_encode(self.first_numbers.take(pc.index_in(versions, self.numbers)))

@@ -31,8 +31,9 @@ from pgdecode.net.schema import ABOUT, UNKNOWN, schema_with_key
 from pgdecode.protocol.errors import listed
 from pgdecode.types.type_changes import TypeChange
 
-# Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes.
-_FEW_ROWS = 1 << 16
+# Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes, and
+# some more: fewer if they have many bytes.
+_FEW_ROWS = 1 << 18
 _MANY_BYTES = 1 << 30
 # What the tracker needs for a row, about.
 _ROW_BYTES = 32
@@ -166,7 +167,8 @@ class TouchedRows:
         if is_deferrable:
             self._check_rows(changes, ops, told, pa.Array.from_buffers(pa.int64(), n, [None, previous]))
         n_rows = len(self._tracker) - self._tracker.n_gone
-        if self._n_changes > (2 if self._n_bytes > _MANY_BYTES else 4) * n_rows + _FEW_ROWS:
+        few = _FEW_ROWS if self._n_bytes < _MANY_BYTES // 4 else _FEW_ROWS // 4
+        if self._n_changes > (2 if self._n_bytes > _MANY_BYTES else 4) * n_rows + few:
             self._compact()
 
     def _check_rows(self, changes: pa.RecordBatch, ops: pa.Array, told: Collection[str], previous: pa.Array) -> None:

@@ -1,7 +1,7 @@
 """Gives each different key of rows a number, over the buffers of Arrow columns."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -153,22 +153,28 @@ cdef class KeyTable:
             return -1
         return self.n - 1
 
-    cdef int add_numbers(
-        self, const KeyColumn *column, int64_t n, int32_t *to, int64_t *new, int64_t *n_new, bint is_added
-    ) noexcept nogil:
+    cdef int add_numbers(self, const KeyColumn *column, int64_t n, int32_t *to, bint is_added) noexcept nogil:
         """Number the keys of a column of numbers. Negative without memory."""
         cdef uint64_t[BLOCK] keys
         cdef int64_t row, in_block
         cdef int64_t start = 0
-        cdef int32_t n_before
+        cdef uint32_t half
+        cdef const uint8_t *values
         while start < n:
             in_block = min(<int64_t>BLOCK, n - start)
+            values = column.values + (column.first + start) * column.width
             for row in range(in_block):
-                keys[row] = 0
-                memcpy(&keys[row], column.values + (column.first + start + row) * column.width, column.width)
+                # The compiler knows the usual widths.
+                if column.width == 4:
+                    memcpy(&half, values + 4 * row, 4)
+                    keys[row] = half
+                elif column.width == 8:
+                    memcpy(&keys[row], values + 8 * row, 8)
+                else:
+                    keys[row] = 0
+                    memcpy(&keys[row], values + column.width * row, column.width)
                 prefetch(&self.slots[self.place(keys[row]) & self.mask])
             for row in range(in_block):
-                n_before = self.n
                 if unlikely(not is_valid(column, start + row)):
                     if self.null_number == 0 and is_added:
                         self.n += 1
@@ -178,9 +184,6 @@ cdef class KeyTable:
                     to[start + row] = self.number_of(keys[row], NULL, 0, is_added)
                     if unlikely(to[start + row] < 0 and is_added):
                         return -1
-                if self.n > n_before:
-                    new[n_new[0]] = start + row
-                    n_new[0] += 1
             start += in_block
         return 0
 
@@ -191,8 +194,6 @@ cdef class KeyTable:
         Bytes *rows,
         int64_t n,
         int32_t *to,
-        int64_t *new,
-        int64_t *n_new,
         bint is_added,
     ) noexcept nogil:
         """Number the keys of several columns. -1 without memory, -2 if a column's offsets are wrong.
@@ -203,7 +204,6 @@ cdef class KeyTable:
         cdef size_t[BLOCK + 1] starts
         cdef int64_t row, in_block
         cdef int64_t start = 0
-        cdef int32_t n_before
         cdef Py_ssize_t i
         while start < n:
             in_block = min(<int64_t>BLOCK, n - start)
@@ -217,15 +217,11 @@ cdef class KeyTable:
                 prefetch(&self.slots[hashes[row] & self.mask])
             starts[in_block] = rows.size
             for row in range(in_block):
-                n_before = self.n
                 to[start + row] = self.number_of(
                     hashes[row], rows.data + starts[row], starts[row + 1] - starts[row], is_added
                 )
                 if unlikely(to[start + row] < 0 and is_added):
                     return -1
-                if self.n > n_before:
-                    new[n_new[0]] = start + row
-                    n_new[0] += 1
             start += in_block
         return 0
 
@@ -273,7 +269,8 @@ cdef class KeyTable:
         cdef Py_ssize_t n_columns = len(columns)
         cdef KeyColumn *found = NULL
         cdef Bytes numbers, new, rows
-        cdef int64_t n_new = 0
+        cdef int64_t row, n_new = 0
+        cdef int32_t n_before = self.n
         cdef int code = 0
         cdef const uint8_t[::1] bytes_of
         cdef Py_ssize_t i
@@ -319,13 +316,15 @@ cdef class KeyTable:
                     views.append(bytes_of)
             with nogil:
                 if self.is_number:
-                    code = self.add_numbers(
-                        found, n, <int32_t *>numbers.data, <int64_t *>new.data, &n_new, is_added
-                    )
+                    code = self.add_numbers(found, n, <int32_t *>numbers.data, is_added)
                 else:
-                    code = self.add_rows(
-                        found, n_columns, &rows, n, <int32_t *>numbers.data, <int64_t *>new.data, &n_new, is_added
-                    )
+                    code = self.add_rows(found, n_columns, &rows, n, <int32_t *>numbers.data, is_added)
+                for row in range(n if is_added and code == 0 else 0):
+                    # New keys have ascending numbers.
+                    if (<int32_t *>numbers.data)[row] == n_before:
+                        (<int64_t *>new.data)[n_new] = row
+                        n_new += 1
+                        n_before += 1
             if code == -2:
                 raise ValueError("the Arrow array's offsets are wrong")
             if code < 0:
