@@ -260,7 +260,7 @@ cdef class RowTracker:
         """
         cdef Py_ssize_t n = ops.shape[0]
         cdef Py_ssize_t i
-        cdef int32_t number, before
+        cdef int32_t number
         cdef uint8_t op
         cdef Bytes out, previous
         cdef int64_t change
@@ -295,16 +295,14 @@ cdef class RowTracker:
                     op = ops[i]
                     change = -1
                     if op == INSERT:
-                        before = -1
-                        if self.is_unique and last[own[i]] >= 0:
+                        number = last[own[i]] if self.is_unique else -1
+                        if number >= 0:
                             # An earlier copy of the row, which was delivered again.
-                            number = self.pop(own[i])
                             change = -2 - rows[number].change
-                            rows[number].state = GONE
-                            self.n_gone += 1
-                            before = rows[number].before
-                        number = self.add(own[i], before, first + i)
-                        self.push(number, own[i])
+                            rows[number].change = first + i
+                        else:
+                            number = self.add(own[i], -1, first + i)
+                            self.push(number, own[i])
                     else:
                         number = last[removed[i]]
                         if number >= 0 and op == UPDATE and own[i] == removed[i]:
@@ -492,6 +490,8 @@ cdef class ValuePlaces:
                 raise IndexError("there is no such row")
             if at < untold.shape[0] and untold[at] == i:
                 at += 1
+                if ops[i] == INSERT:
+                    (<int64_t *>self.places.data)[rows[i]] = -1
             elif ops[i] != DELETE:
                 (<int64_t *>self.places.data)[rows[i]] = first + i
 
