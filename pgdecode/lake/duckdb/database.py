@@ -173,27 +173,19 @@ class DuckDbTarget(Target):
 
     # -- SQL -----------------------------------------------------------------------------------------------------------
 
-    def run(self, sql: str) -> list[tuple[Any, ...]]:
+    # A statement reads tables by the names of parameters. If they were registered, DuckDB would hold them in memory until
+    # the end of the transaction.
+
+    def run(
+        self, sql: str, pgdecode_input: pa.Table | None = None, pgdecode_old: pa.Table | None = None
+    ) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows: those of a query, or how many rows it changed."""
         rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         return rows
 
-    def count(self, sql: str) -> int:
-        """Run a statement and return the only number of its result: for INSERT and DELETE, how many rows it changed."""
-        return int(self.run(sql)[0][0])
-
-    @contextmanager
-    def registered(self, **tables: pa.Table) -> Iterator[None]:
-        """Let SQL read tables by these names."""
-        for name, table in tables.items():
-            self._connection.register(name, table)
-        try:
-            yield
-        finally:
-            for name in tables:
-                # After an error, the transaction does nothing more.
-                with suppress(duckdb.Error):
-                    self._connection.unregister(name)
+    def query(self, sql: str, pgdecode_input: pa.Table | None = None) -> pa.Table:
+        """Return the rows of a query as a table."""
+        return self._connection.sql(sql).to_arrow_table()
 
     @contextmanager
     def function(
@@ -278,12 +270,12 @@ class DuckDbTarget(Target):
             self.begin()
             self.run(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{_OWN_SCHEMA}"')
             self.run(f"CREATE TABLE IF NOT EXISTS {_STATES} ({', '.join(columns)})")
-            with self.registered(pgdecode_states=states):
-                self.run(
-                    f"DELETE FROM {_STATES} WHERE (schema_name, table_name) IN "
-                    "(SELECT (schema_name, table_name) FROM pgdecode_states)"
-                )
-                self.run(f"INSERT INTO {_STATES} BY NAME SELECT * FROM pgdecode_states")
+            self.run(
+                f"DELETE FROM {_STATES} WHERE (schema_name, table_name) IN "
+                "(SELECT (schema_name, table_name) FROM pgdecode_input)",
+                states,
+            )
+            self.run(f"INSERT INTO {_STATES} BY NAME SELECT * FROM pgdecode_input", states)
             if self.is_lake:
                 self._describe_commit(applied)
             try:

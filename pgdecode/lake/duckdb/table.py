@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,14 +30,13 @@ class Connection(Protocol):
     is_lake: bool
     applied: dict[str, Applied]
 
-    def run(self, sql: str) -> list[tuple[object, ...]]:
-        """Run a statement and return its rows."""
+    def run(
+        self, sql: str, pgdecode_input: pa.Table | None = None, pgdecode_old: pa.Table | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement, which may read tables by the names of these parameters, and return its rows."""
 
-    def count(self, sql: str) -> int:
-        """Run a statement and return the only number of its result."""
-
-    def registered(self, **tables: pa.Table) -> AbstractContextManager[None]:
-        """Let SQL read tables by these names."""
+    def query(self, sql: str, pgdecode_input: pa.Table | None = None) -> pa.Table:
+        """Return the rows of a query as a table."""
 
     def function(
         self, name: str, make: Callable[[pa.ChunkedArray], pa.ChunkedArray], takes: str, returns: str
@@ -94,7 +93,7 @@ class DuckDbTable:
         n_rows = 0
         if self._name in self._target.applied:
             with self._target.errors(self._name):
-                n_rows = self._target.count(f"SELECT count(*) FROM {self._table}")
+                ((n_rows,),) = self._target.run(f"SELECT count(*) FROM {self._table}")
         self._reset(n_rows)
 
     def set_committed(self) -> None:
@@ -138,8 +137,8 @@ class DuckDbTable:
                 )
         if not names:
             raise RunError(f"{self._target.name}: {self._name} has no columns; a table of DuckDB has at least one")
-        with self._target.registered(pgdecode_columns=schema.empty_table()):
-            return {str(row[0]): str(row[1]) for row in self._target.run("DESCRIBE FROM pgdecode_columns")}
+        rows = self._target.run("DESCRIBE FROM pgdecode_input", schema.empty_table())
+        return {row[0]: row[1] for row in rows}
 
     def _comment(self, schema: pa.Schema) -> None:
         """Name the types of PostgreSQL in the comments of columns."""
@@ -177,39 +176,36 @@ class DuckDbTable:
                 self.counts.truncates += 1
                 net = net.slice(1)
             if net.num_rows:
-                changes = _FlatChanges(net, has_negative_zeros=not self._target.is_lake)
-                with self._target.registered(pgdecode_net=changes.table):
-                    self._apply(changes)
+                self._replace(_FlatChanges(net, has_negative_zeros=not self._target.is_lake))
 
-    def _apply(self, changes: _FlatChanges) -> None:
-        target = self._target
-        target.run(changes.keys())
-        target.run(changes.removed_rows(self._table))
+    def _replace(self, changes: _FlatChanges) -> None:
+        target, net = self._target, changes.table
+        old = target.query(changes.removed_rows(self._table), net)
+        ((n_found,),) = target.run("SELECT count(DISTINCT n) FROM pgdecode_old WHERE is_before", None, old)
         lost = target.run(
-            "SELECT position FROM pgdecode_net WHERE is_upsert AND len(unknown) > 0 "
-            "AND n NOT IN (SELECT n FROM pgdecode_old WHERE is_before) ORDER BY n LIMIT 1"
+            "SELECT position FROM pgdecode_input WHERE is_upsert AND len(unknown) > 0 "
+            "AND n NOT IN (SELECT n FROM pgdecode_old WHERE is_before) ORDER BY n LIMIT 1",
+            net,
+            old,
         )
         if lost:
-            raise MissingRow(int(str(lost[0][0])))
-        n_found = target.count("SELECT count(DISTINCT n) FROM pgdecode_old WHERE is_before")
-        if target.count("SELECT count(*) FROM pgdecode_old"):
-            self._delete(f"DELETE FROM {self._table} WHERE rowid IN (SELECT id FROM pgdecode_old)")
-        n_upserts = target.count(changes.insert(self._table))
-        target.run("DROP TABLE pgdecode_old")
-        target.run("DROP TABLE pgdecode_keys")
+            raise MissingRow(lost[0][0])
+        if old.num_rows:
+            self._delete(f"DELETE FROM {self._table} WHERE rowid IN (SELECT id FROM pgdecode_old)", old)
+        ((n_upserts,),) = target.run(changes.insert(self._table), net, old)
         self.counts.rows += n_upserts
         self.counts.upserts += n_upserts
-        self.counts.deletes += changes.table.num_rows - n_upserts
+        self.counts.deletes += net.num_rows - n_upserts
         self.counts.missing += changes.n_before - n_found
 
-    def _delete(self, sql: str) -> None:
-        n = self._target.count(sql)
+    def _delete(self, sql: str, old: pa.Table | None = None) -> None:
+        ((n,),) = self._target.run(sql, None, old)
         self.counts.rows -= n
         self._has_deleted |= n > 0 and not self._is_new
 
 
 class _FlatChanges:
-    """Net changes as the table pgdecode_net: columns of its own, k0... of the key before, c0... of the table."""
+    """Net changes as the table pgdecode_input: columns of its own, k0... of the key before, c0... of the table."""
 
     def __init__(self, net: pa.Table, has_negative_zeros: bool) -> None:
         self._has_negative_zeros = has_negative_zeros
@@ -254,16 +250,15 @@ class _FlatChanges:
         parts = zip(self._parts(left, kind), self._parts(right, kind), strict=True)
         return " AND ".join(f"{one} {same} {other}" for one, other in parts)
 
-    def keys(self) -> str:
-        """Make pgdecode_keys: the keys to remove. Equal rows without a key are number i of group g."""
+    def _keys_to_remove(self) -> str:
+        """Select the keys to remove. Equal rows without a key are number i of group g."""
         keys = [f"k{i}" for i in range(len(self._key))]
         own = [f"c{number}" for number in self._key_numbers]
         if self.has_key:
             before, after = ", ".join(keys), ", ".join(own)
             return (
-                "CREATE OR REPLACE TEMP TABLE pgdecode_keys AS "
-                f"SELECT n, TRUE AS is_before, {before} FROM pgdecode_net WHERE has_before UNION ALL "
-                f"SELECT n, FALSE, {after} FROM pgdecode_net "
+                f"SELECT n, TRUE AS is_before, {before} FROM pgdecode_input WHERE has_before UNION ALL "
+                f"SELECT n, FALSE, {after} FROM pgdecode_input "
                 f"WHERE is_upsert AND (NOT has_before OR ROW({before}) IS DISTINCT FROM ROW({after}))"
             )
         group = ", ".join(
@@ -271,27 +266,25 @@ class _FlatChanges:
         )
         # Windows make 0.0 of -0.0, so that values are joined behind them.
         return (
-            f"CREATE OR REPLACE TEMP TABLE pgdecode_keys AS SELECT n, g, i, {', '.join(keys)} FROM pgdecode_net JOIN "
-            "(SELECT n, min(n) OVER equal AS g, row_number() OVER (equal ORDER BY n) AS i FROM pgdecode_net "
+            f"SELECT n, g, i, {', '.join(keys)} FROM pgdecode_input JOIN "
+            "(SELECT n, min(n) OVER equal AS g, row_number() OVER (equal ORDER BY n) AS i FROM pgdecode_input "
             f"WHERE has_before WINDOW equal AS (PARTITION BY {group})) USING (n)"
         )
 
     def removed_rows(self, table: str) -> str:
-        """Make pgdecode_old: rows to remove, with what upserts need of them."""
+        """Select pgdecode_old: rows to remove, with what upserts need of them."""
         matches = " AND ".join(
             self._identical(f"r.{quoted(item.name)}", f"k.k{i}", item.type, self._is_nullable[i])
             for i, item in enumerate(self._key)
         )
         values = "".join(f", r.{quoted(self.columns[i].name)} AS u{i}" for i in self._unknown)
-        made = "CREATE OR REPLACE TEMP TABLE pgdecode_old AS "
+        keys = f"WITH keys AS MATERIALIZED ({self._keys_to_remove()})"
         if self.has_key:
-            return (
-                f"{made}SELECT k.n, k.is_before, r.rowid AS id{values} FROM {table} r JOIN pgdecode_keys k ON {matches}"
-            )
+            return f"{keys} SELECT k.n, k.is_before, r.rowid AS id{values} FROM {table} r JOIN keys k ON {matches}"
         return (
-            f"{made}WITH numbered AS (SELECT k.g, r.rowid AS id, row_number() OVER (PARTITION BY k.g) AS i "
-            f"FROM {table} r JOIN (FROM pgdecode_keys WHERE i = 1) k ON {matches}) "
-            f"SELECT k.n, TRUE AS is_before, m.id{values} FROM numbered m JOIN pgdecode_keys k "
+            f"{keys}, numbered AS (SELECT k.g, r.rowid AS id, row_number() OVER (PARTITION BY k.g) AS i "
+            f"FROM {table} r JOIN (FROM keys WHERE i = 1) k ON {matches}) "
+            f"SELECT k.n, TRUE AS is_before, m.id{values} FROM numbered m JOIN keys k "
             "ON m.g = k.g AND m.i = k.i" + (f" JOIN {table} r ON r.rowid = m.id" if values else "")
         )
 
@@ -304,8 +297,8 @@ class _FlatChanges:
             else (f"c{i}" if self._has_negative_zeros else _without_negative_zeros(f"c{i}", item.type))
             for i, item in enumerate(self.columns)
         )
-        old = " LEFT JOIN (FROM pgdecode_old WHERE is_before) o ON o.n = pgdecode_net.n" if self._unknown else ""
-        return f"INSERT INTO {table} ({names}) SELECT {values} FROM pgdecode_net{old} WHERE is_upsert"
+        old = " LEFT JOIN (FROM pgdecode_old WHERE is_before) o ON o.n = pgdecode_input.n" if self._unknown else ""
+        return f"INSERT INTO {table} ({names}) SELECT {values} FROM pgdecode_input{old} WHERE is_upsert"
 
 
 class _ColumnChange:
@@ -380,8 +373,8 @@ class _ColumnChange:
         if source.missing is None or not source.missing.is_valid:
             return ""
         value = _missing_array(source, source.missing.type)
-        with self._target.registered(pgdecode_missing=pa.table({"value": value})):
-            return literal(str(self._target.run("SELECT value::VARCHAR FROM pgdecode_missing")[0][0]))
+        ((text,),) = self._target.run("SELECT value::VARCHAR FROM pgdecode_input", pa.table({"value": value}))
+        return literal(text)
 
     def copy_rows(self, new: str) -> None:
         """Copy the rows to a table with the other columns."""
@@ -401,8 +394,8 @@ class _ColumnChange:
                         self._target.function(function, make, self._former[source.name], self._kinds[name])
                     )
                     values.append(f"{function}(r.{quoted(source.name)})")
-            stack.enter_context(self._target.registered(pgdecode_missing=pa.table(missing)))
-            self._target.run(f"INSERT INTO {new} SELECT {', '.join(values)} FROM {self._table} r, pgdecode_missing")
+            insert = f"INSERT INTO {new} SELECT {', '.join(values)} FROM {self._table} r, pgdecode_input"
+            self._target.run(insert, pa.table(missing))
 
 
 def _converted(
