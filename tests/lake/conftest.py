@@ -8,11 +8,13 @@ import pytest
 from lake.lakes import FORMATS, Lake, new_lake
 
 from servers.database import Database, database, postgres
+from support.tiers import full
 
 __all__ = ["Database", "database", "postgres"]
 
 
-@pytest.fixture(params=FORMATS)
+# DuckLake has the SQL of DuckDB.
+@pytest.fixture(params=[full(name) if name == "ducklake" else name for name in FORMATS])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     """An empty place for tables, of each format."""
     return new_lake(request.param, tmp_path)

@@ -76,6 +76,12 @@ def _duckdb(folder: Path) -> Lake:
     return Lake(f"duckdb:{folder / 'lake.duckdb'}", read)
 
 
+def _ducklake(folder: Path) -> Lake:
+    pytest.importorskip("duckdb_extension_ducklake")
+    uri = f"ducklake:{folder / 'lake.ducklake'}"
+    return Lake(uri, _read_by_target(uri))
+
+
 def _delta(folder: Path) -> Lake:
     deltalake = pytest.importorskip("deltalake")
 
@@ -96,6 +102,7 @@ _FORMATS: dict[str, tuple[Callable[[Path], Lake], str]] = {
     "memory": (_memory, "target"),
     "parquet": (_parquet, "parquet_format"),
     "duckdb": (_duckdb, "duckdb"),
+    "ducklake": (_ducklake, "duckdb"),
     "delta": (_delta, "delta"),
     "iceberg": (_iceberg, "iceberg"),
 }

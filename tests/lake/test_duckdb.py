@@ -15,6 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from changes.test_changes import TYPES
+from lake.memory_target import MemoryTarget
+from lake.test_apply_captures import (
+    STALE,
+    apply_known,
+    assert_server_state,
+    payload_cuts,
+    text_types,
+    write_payloads,
+)
 
 from pgdecode import ChangeDecoder, RelationCatalog, net_changes
 from pgdecode.arrow.distinct_values import plain_values, zipped
@@ -23,6 +32,7 @@ from pgdecode.lake.applied import Applied
 from pgdecode.lake.target import ColumnSource, MissingRow, Target
 from pgdecode.lake.targets import lake_target
 from support import captures
+from support.oracles.expected_changes import BINARY, TEXT
 from support.tiers import full
 
 OWN = {"_action", "_key_before", "_unknown", "_position", "_commit_position", "_commit_lsn", "_commit_timestamp"}
@@ -167,6 +177,80 @@ def test_net_changes_of_a_capture_cut_anywhere_give_the_rows_of_a_list(name: str
                 n_rows += len(rows.rows)
                 assert target.table(table).counts.rows == len(rows.rows)
     assert n_rows
+
+
+@pytest.mark.parametrize("name", [full(item) for item in TEXT])
+def test_apply_of_a_capture_cut_anywhere_gives_the_tables_of_the_server(
+    name: str, uri: str, rng: random.Random, tmp_path: Path
+) -> None:
+    column, types, stale = captures.capture(name).column, text_types(name), set[str]()
+    for start, end in pairwise(payload_cuts(rng, len(column))):
+        write_payloads(tmp_path / "raw", column, start, end)
+        stale = apply_known(tmp_path / "raw", lake_target(uri), types=types, workers=1)
+    assert stale == STALE.get(name.split(".")[1], set())
+    assert_server_state(copy_of(uri), name, stale)
+
+
+@pytest.mark.parametrize("name", [full(item) for item in BINARY])
+def test_apply_of_a_binary_capture_gives_the_tables_of_a_target_in_memory(
+    name: str, uri: str, rng: random.Random, tmp_path: Path
+) -> None:
+    column, memory = captures.capture(name).column, MemoryTarget()
+    for start, end in pairwise(payload_cuts(rng, len(column))):
+        write_payloads(tmp_path / "raw", column, start, end)
+        options: Any = {"types": {**TYPES, "money": "money(2)"}, "unrepresentable": "text", "workers": 1}
+        assert apply_known(tmp_path / "raw", lake_target(uri), **options) == apply_known(
+            tmp_path / "raw", memory, **options
+        )
+    texts = [
+        {table: sorted(repr(row).replace("-0.0", "0.0") for row in rows) for table, (_, rows) in item.committed.items()}
+        for item in (memory, copy_of(uri))
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["18.txns.v2", "18.shop.v1bin"])
+def test_apply_that_is_killed_thirty_times_and_called_again_gives_the_tables_of_a_target_in_memory(
+    name: str, uri: str, rng: random.Random, tmp_path: Path
+) -> None:
+    column, memory = captures.capture(name).column, MemoryTarget()
+    write_payloads(tmp_path / "raw", column, 0, len(column))
+    apply_known(tmp_path / "raw", memory, types=TYPES, unrepresentable="text")
+    code = (
+        "import sys\n"
+        "from pgdecode.lake import apply, apply_run\n"
+        "from pgdecode.lake.reading import reading\n"
+        "apply_run._NET_BYTES, apply_run._COMMIT_BYTES, reading._BATCH_ROWS = 2000, 20_000, 100\n"
+        "print('ready', flush=True)\n"
+        f"apply({str(tmp_path / 'raw')!r}, {uri!r}, types={TYPES!r}, unrepresentable='text', workers=1)\n"
+    )
+    n_killed = 0
+    while n_killed < 30:
+        run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with run:
+            assert run.stdout is not None
+            run.stdout.readline()
+            try:
+                run.wait(rng.uniform(0, 2))
+                break
+            except subprocess.TimeoutExpired:
+                run.kill()
+                n_killed += 1
+    apply_known(tmp_path / "raw", lake_target(uri), types=TYPES, unrepresentable="text")
+    for table, (_, rows) in copy_of(uri).committed.items():
+        assert sorted(map(repr, rows)) == sorted(map(repr, memory.committed[table][1])), table
+    assert n_killed
+
+
+def copy_of(uri: str) -> MemoryTarget:
+    """The tables of a target, in memory."""
+    target, found = lake_target(uri), MemoryTarget()
+    with target.opened():
+        for name in target.applied:
+            table = target.read(name).read_all()
+            found.committed[name] = table.schema, table.to_pylist()
+    return found
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -173,8 +173,8 @@ class DuckDbTarget(Target):
 
     # -- SQL -----------------------------------------------------------------------------------------------------------
 
-    # A statement reads tables by the names of parameters. If they were registered, DuckDB would hold them in memory until
-    # the end of the transaction.
+    # A statement reads tables by the names of parameters. DuckDB holds registered ones in memory until the transaction
+    # ends.
 
     def run(
         self, sql: str, pgdecode_input: pa.Table | None = None, pgdecode_old: pa.Table | None = None
