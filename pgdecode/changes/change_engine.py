@@ -36,7 +36,7 @@ from pgdecode.relations.undo_log import NoUndoLog, UndoLog
 from pgdecode.relations.version_tracker import RelationTracker
 from pgdecode.rows.options import Options
 
-Name = TypeVar("Name", bound=str | int | None)
+Name = TypeVar("Name")
 # Rows of a table, or of all changes, and the builder that made them.
 BuiltRows = tuple[Name, pa.RecordBatch, LimitedBuilder]
 

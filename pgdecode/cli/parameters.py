@@ -332,7 +332,7 @@ def changes(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def transactions(command: Callable[..., None]) -> Callable[..., None]:
+def transactions(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add those of the options of changes that are not of changes without a commit."""
     for option in reversed(_changes):
         if option is not _UNCOMMITTED:

@@ -30,7 +30,7 @@ from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import Location, file_path
 
 # Net changes in memory, and payloads between two commits.
-_NET_BYTES = 256 * 2**20
+_NET_BYTES = 128 * 2**20
 _COMMIT_BYTES = 4 * 2**30
 
 # Called with the number of payloads of a reading. Yields a function that is called with the number of each batch.

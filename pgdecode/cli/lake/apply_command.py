@@ -90,7 +90,7 @@ def apply_command(source_location: str, target: str, *, as_json: bool, **given: 
     not possible as requested.
     """
     names = ("renames", "types")
-    options = {name: value or None if name in names else value for name, value in given.items()}
+    options: dict[str, Any] = {name: value or None if name in names else value for name, value in given.items()}
     options["tables"] = options["tables"] or None
     started = time.monotonic()
     code, stale = 0, dict[str, str]()

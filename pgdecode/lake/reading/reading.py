@@ -161,12 +161,13 @@ class Reading:
         """Check that the payloads follow those that were applied, and return where they were captured."""
         options, files = self._options, self._files.files
         source = source_of(files)
-        stored = None if before is None else before.source
-        for name in IDENTITY if source is not None and stored is not None else ():
-            if source.get(name) != stored.get(name):
+        stored = (None if before is None else before.source) or {}
+        for name in IDENTITY if source and stored else ():
+            found, known = (source or {}).get(name), stored.get(name)
+            if found != known:
                 raise RunError(
-                    f"{options.source.path}: comes from {name} {source.get(name)!r}, but the tables of "
-                    f"{options.target.name} from {name} {stored.get(name)!r}: apply it to another target"
+                    f"{options.source.path}: comes from {name} {found!r}, but the tables of {options.target.name} from "
+                    f"{name} {known!r}: apply it to another target"
                 )
         accepted_gaps(files, accept_gap=options.accept_gap)
         self._progress.notes |= dict.fromkeys(notes_of(files))

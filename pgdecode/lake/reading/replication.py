@@ -17,7 +17,7 @@ from pgdecode.changes.spill_files import buffered_in, spill_path, spilled_to
 from pgdecode.lake.reading.payload_source import PayloadSource
 
 # Stands for the versions of all other tables.
-_OTHER = {
+_OTHER: dict[str, Any] = {
     "position": -1,
     "xid": None,
     "visible_from": -1,
