@@ -240,8 +240,8 @@ def test_a_cursor_moves_by_more_than_a_byte_only_in_its_functions() -> None:
     assert [path.name for path in SOURCES if path.stem != "cursor" and moved.search(path.read_text())] == []
 
 
-# Remedies may name psql's.
-FLAG = re.compile(r"(^|(?<!psql)[\s(])--[a-z]")
+# Remedies may name psql's, and those of another call, `pgdecode capture DSN RAW`.
+FLAG = re.compile(r"(^|(?<!psql)(?<!DSN RAW)[\s(])--[a-z]")
 
 
 def test_the_library_names_parameters_and_no_flags_of_the_command_line() -> None:
