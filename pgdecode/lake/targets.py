@@ -30,7 +30,7 @@ def lake_target(target: str | Target, *, storage_options: Mapping[str, str] | No
     target : str
         - "parquet:FOLDER": a folder or a URI of an object store. Each table is a folder of Parquet files.
         - "delta:FOLDER": each table is a Delta table, in a folder of its own.
-        - "iceberg:CATALOG" or "iceberg:CATALOG/NAMESPACE"
+        - "iceberg:CATALOG" or "iceberg:CATALOG/NAMESPACE": a catalog of pyiceberg; "iceberg:./FOLDER": one in a folder.
         - "duckdb:FILE" and "ducklake:CATALOG"
 
         A `Target` is returned as it is.

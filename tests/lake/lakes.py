@@ -92,9 +92,14 @@ def _delta(folder: Path) -> Lake:
 
 
 def _iceberg(folder: Path) -> Lake:
-    pytest.importorskip("pyiceberg")
-    uri = f"iceberg:sqlite:///{folder / 'catalog.db'}"
-    return Lake(uri, _read_by_target(uri))
+    catalogs = pytest.importorskip("pyiceberg.catalog")
+
+    def read(name: str) -> pa.Table:
+        lake = folder / "lake"
+        catalog = catalogs.load_catalog("default", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}")
+        return pa.table(catalog.load_table(name).scan().to_arrow())
+
+    return Lake(f"iceberg:{folder / 'lake'}", read)
 
 
 # To add a format: a function that makes an empty place in a folder, and the module of `pgdecode.lake` that it needs.
