@@ -207,7 +207,7 @@ def apply(
         DryRun(found_target) if dry_run else found_target,
         FeedOptions(found, schema_changes, key),
         chosen,
-        None if until == "now" else AsOf.of(until),
+        _last_commit(until),
         catalog,
         accept_gap,
         json.loads(json.dumps(described)),
@@ -217,6 +217,13 @@ def apply(
     reading.source.find()
     with reading.target.opened(), Workers(all_cores() if workers is None else workers) as threads:
         return _Run(reading, threads, on_progress).run()
+
+
+def _last_commit(until: AsOf | int | str | datetime | None) -> AsOf | None:
+    try:
+        return None if until == "now" else AsOf.of(until)
+    except ValueError as error:
+        raise ValueError(str(error).replace("as_of", "until")) from None
 
 
 def _plain_key(key: Sequence[str] | Mapping[str, Sequence[str]] | None) -> Any:

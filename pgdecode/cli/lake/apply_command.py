@@ -16,6 +16,7 @@ from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, progress, standard_output, warn
 from pgdecode.files.envelope_text import printable
 from pgdecode.lake import ApplyResult, StaleTables, TableResult, apply
+from pgdecode.protocol.as_of import AsOf
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import SchemaChanges
 from pgdecode.relations.table_names import normal_name
@@ -92,6 +93,12 @@ def apply_command(source_location: str, target: str, *, as_json: bool, **given: 
     names = ("renames", "types")
     options: dict[str, Any] = {name: value or None if name in names else value for name, value in given.items()}
     options["tables"] = options["tables"] or None
+    parameters.options_from(given)
+    if given["until"] not in (None, "now"):
+        try:
+            AsOf.of(given["until"])
+        except ValueError as error:
+            raise click.UsageError(f"--until: {error}".replace("as_of is", "it is")) from error
     started = time.monotonic()
     code, stale = 0, dict[str, str]()
     try:
