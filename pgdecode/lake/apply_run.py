@@ -117,7 +117,7 @@ class StaleTables(RunError):
     def __init__(self, tables: Mapping[str, str], result: ApplyResult) -> None:
         super().__init__(
             "\n".join(
-                f"table {name}: {reason}; copy the table again: pgdecode capture DSN RAW --copy {name}"
+                f"table {name}: {reason}; copy the table again: pgdecode capture with copy={name!r}"
                 for name, reason in tables.items()
             )
         )

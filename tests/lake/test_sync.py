@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pgdecode.capture import RequestError
-from pgdecode.lake import Sync, verify
+from pgdecode.lake import Sync, lake_target, verify
 from servers.database import Database
 from support.shell import Shell, started
 
@@ -132,3 +132,22 @@ def test_tables_whose_rows_cannot_be_known_are_copied_again_on_request(
     assert "public.other: copied" not in done.err
     result = verify(database.dsn, target)
     assert result.is_equal, result
+
+
+@pytest.mark.full
+def test_a_table_that_is_renamed_twice_between_two_cycles_has_its_last_name(database: Database, tmp_path: Path) -> None:
+    database.execute("INSERT INTO t VALUES (1, 'one')")
+    target = f"parquet:{tmp_path / 'lake'}"
+    new = Sync(database.dsn, [target], tmp_path / "raw", slot=database.slot, publications=["p"], create_slot=True)
+    new.run()
+    for name, after in (("t", "u"), ("u", "v")):
+        database.execute(f"ALTER TABLE {name} RENAME TO {after}")
+        for n in (2, 3):
+            database.execute(f"INSERT INTO {after} VALUES ({n * 10 + (after == 'v')}, 'x')")
+    assert new.run().targets[target].tables["public.v"]["rows"] == 5
+    assert not new.run().targets[target].tables["public.v"]["files_added"]
+    assert verify(database.dsn, target).is_equal
+    opened = lake_target(target)
+    with opened.opened(), opened.read("public.t") as reader:
+        assert reader.read_all().to_pylist() == [{"id": 1, "v": "one"}]
+    assert verify(database.dsn, tmp_path / "raw").is_equal

@@ -234,7 +234,12 @@ class Reading:
         version, relation_id = layout.version, layout.relation_id
         feed = self._feeds.get(relation_id)
         name = version.qualified_name if self._only is None else self._only[relation_id]
-        if relation_id in self._ignored or (feed is not None and feed.name == name):
+        if relation_id in self._ignored:
+            if relation_id in self._progress.builds:
+                # It may have been renamed again.
+                self._progress.builds[relation_id] = name
+            return None
+        if feed is not None and feed.name == name:
             return feed
         if feed is not None:
             self._rename(feed, version)
