@@ -76,7 +76,7 @@ def _percent(context: click.Context, option: click.Parameter, value: str | None)
     show_default=True,
     callback=duration,
     metavar="DURATION",
-    help="How long to wait for another process that captures to RAW.",
+    help="How long to wait for another process that captures to RAW or writes to TARGET.",
 )
 @parameters.types
 @parameters.unrepresentable

@@ -21,6 +21,7 @@ from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows
 from pgdecode.capture.errors import ServerError
 from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
+from pgdecode.datasets.errors import RunError
 from pgdecode.lake.apply_run import StaleTables, apply
 from pgdecode.lake.reading.reading import version_of
 from pgdecode.lake.stored_types import to_stored
@@ -178,7 +179,7 @@ def verify(
         If nobody captures to the folder, capture up to the LSN, with the folder's own slot. Otherwise, that is an
         error.
     wait_seconds : float
-        How long to wait for another process that captures to the folder.
+        How long to wait for another process that captures to the folder, or writes to the target.
     storage_options : mapping, optional
         How to connect to object stores.
     types, unrepresentable
@@ -208,7 +209,7 @@ def verify(
         stored: Target | None = None
         options: dict[str, Any] = {"types": types, "unrepresentable": unrepresentable}
         if not isinstance(target, Path) and is_target(target):
-            stored = closing.enter_context(lake_target(target, storage_options=storage_options).opened())
+            stored = _opened(lake_target(target, storage_options=storage_options), closing, wait_seconds, on_warning)
             if not stored.applied:
                 raise RequestError(f"{stored.name}: has no tables that pgdecode has applied")
             options = _options_of(stored)
@@ -249,6 +250,21 @@ def verify(
                 name, server, _Stored(destination, faults), percent, limit=limit, show_values=show_values
             )
         return VerifyResult(snapshot.lsn, results, time.monotonic() - start, sample, tuple(notes))
+
+
+def _opened(target: Target, closing: contextlib.ExitStack, seconds: float, on_warning: Callable[[str], None]) -> Target:
+    """Open a target. Wait while another process writes to it."""
+    deadline, is_noted = time.monotonic() + seconds, False
+    while True:
+        try:
+            return closing.enter_context(target.opened())
+        except RunError as error:
+            if "another process" not in str(error) or time.monotonic() >= deadline:
+                raise
+            if not is_noted:
+                on_warning(f"waiting up to {seconds:,.0f} s: {error}")
+                is_noted = True
+            time.sleep(_LOOK_SECONDS)
 
 
 def _options_of(target: Target) -> dict[str, Any]:

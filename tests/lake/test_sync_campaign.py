@@ -1,0 +1,22 @@
+"""The campaign of `make sync-servers`, short: kills, cuts, restarts, and a target that is lost and restored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sync_campaign
+
+from servers.server import find_server, running_cluster
+
+
+@pytest.mark.full
+def test_targets_equal_the_server_despite_failures(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    programs = find_server()
+    if programs is None:
+        pytest.skip("no PostgreSQL server with test_decoding is installed")
+    with running_cluster(programs) as server:
+        trial = sync_campaign.run(server, 2, 4, ["parquet"], tmp_path / "scenario")
+    assert trial.problems == []
+    assert trial.events["verified"]
