@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from changes.test_changes import TYPES
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from spark.lake.lake_session import Lake, as_rows
@@ -227,8 +229,6 @@ def test_a_table_that_was_rolled_back_goes_on_from_its_own_position(lake: Lake) 
 
 # -- streams ---------------------------------------------------------------------------------------------------------
 
-TEXTS = '{"%s": "text"}'
-
 
 def write_files(folder: Path, payloads: Sequence[bytes], cuts: Sequence[int]) -> None:
     """Write payload files that end at the cuts, after those that are there."""
@@ -252,7 +252,7 @@ def test_a_stream_of_several_tables_that_fails_and_restarts_leaves_the_rows_of_t
     raw.mkdir()
 
     def run(checkpoint: str = "checkpoint") -> None:
-        query = apply_stream(lake.spark, raw, targets, checkpoint=tmp_path / checkpoint, unrepresentable="null")
+        query = apply_stream(lake.spark, raw, targets, checkpoint=tmp_path / checkpoint, types=json.dumps(TYPES))
         query.awaitTermination()
 
     cut = rng.randrange(len(payloads) // 2, len(payloads))
@@ -278,7 +278,7 @@ def test_a_stream_of_several_tables_that_fails_and_restarts_leaves_the_rows_of_t
     for table, target in targets.items():
         own = target.rpartition(".")[2]
         assert lake.n_commits(own) == commits[table]
-        expected = snapshot(payloads, table, unrepresentable="null")
+        expected = snapshot(payloads, table, types=TYPES)
         columns = [item for item in expected.column_names if item[0] != "_"]
         assert columns_of(lake.rows(own), columns) == as_rows(expected.select(columns)), table
         assert columns_of(lake.rows_of_reader(own), columns) == columns_of(lake.rows(own), columns)
