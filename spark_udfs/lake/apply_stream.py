@@ -154,8 +154,11 @@ def _merge_function(
         table = LakeTable.open(batch.sparkSession, target)
         if table is not None:
             changes = changes.where(F.col("_commit_position") > table.applied().position)
-        if not changes.isEmpty():
-            merge_into(net_changes(changes, key=key), target, schema_changes=schema_changes, using=using)
+        # Net changes may end before the last change, and without a key, they must not be applied from there again.
+        (last,) = changes.agg(F.max("_commit_position")).first() or (None,)
+        if last is not None:
+            net = net_changes(changes, key=key)
+            merge_into(net, target, position=last, schema_changes=schema_changes, using=using)
 
     return merge
 

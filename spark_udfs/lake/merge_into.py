@@ -54,7 +54,12 @@ class MergeResult:
 
 
 def merge_into(
-    net: DataFrame, table: str, *, schema_changes: SchemaChanges = "evolve", using: LakeFormat | None = None
+    net: DataFrame,
+    table: str,
+    *,
+    position: int | None = None,
+    schema_changes: SchemaChanges = "evolve",
+    using: LakeFormat | None = None,
 ) -> MergeResult:
     """Merge net changes into a table of Delta or Iceberg, so that it equals that of the server.
 
@@ -64,6 +69,9 @@ def merge_into(
         What `net_changes` returns: the changes since the last call, of one table.
     table : str
         "catalog.schema.table", as SQL takes it. It is made if it does not exist.
+    position : int, optional
+        The greatest `_commit_position` of the changes, which is written as applied. By default that of the net changes,
+        which may be less: a row that was inserted and deleted is in no net change.
     schema_changes : {"evolve", "ignore", "fail"}
         If the columns of the changes differ from those of the table: add, rename, drop and widen columns of the table;
         leave them as they are, so that added columns are not written and dropped ones are null in new rows; or fail.
@@ -110,7 +118,7 @@ def merge_into(
     if missing:
         raise ValueError(f"the columns {listed(map(repr, missing))} are missing: net is what net_changes returns")
     with _cached(net):
-        return _Merge(net, table, using).run(schema_changes)
+        return _Merge(net, table, using).run(schema_changes, position)
 
 
 class _Merge:
@@ -125,7 +133,7 @@ class _Merge:
         self.name = name
         self.using = using
 
-    def run(self, schema_changes: SchemaChanges) -> MergeResult:
+    def run(self, schema_changes: SchemaChanges, position: int | None) -> MergeResult:
         batch = self._summary()
         table = LakeTable.open(self.spark, self.name)
         if table is None:
@@ -133,7 +141,8 @@ class _Merge:
         applied = table.applied()
         if batch["last"] is None or batch["last"] <= applied.position:
             return MergeResult(0, 0, False, applied.position, False)
-        result = MergeResult(batch["upserts"], batch["deletes"], batch["truncates"] > 0, batch["last"], True)
+        last = max(batch["last"], batch["last"] if position is None else position)
+        result = MergeResult(batch["upserts"], batch["deletes"], batch["truncates"] > 0, last, True)
         # After a truncate, the rows do not depend on those of the table.
         if batch["first"] <= applied.position and not result.is_truncated:
             raise RunError(

@@ -106,6 +106,25 @@ def test_random_changes_with_truncates_cut_anywhere(lake: Lake, identity: str, r
     assert lake.rows(f"random_{identity}") == expected == lake.rows_of_reader(f"random_{identity}")
 
 
+def test_a_row_that_came_and_went_in_a_batch_counts_for_the_position(lake: Lake) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["v"], keys=["v"], identity="f")
+    slot.insert(T, "a")
+    slot.insert(T, "a")
+    slot.commit()
+    slot.begin(8)
+    slot.delete(T, "a")
+    slot.insert(T, "b")
+    slot.delete(T, "b")
+    slot.commit()
+    changes, name = changes_of(lake.spark, slot.payloads), lake.name("gone")
+    result = merge_into(net_changes(changes), name, position=len(slot.payloads) - 1)
+    assert result.position == len(slot.payloads) - 1
+    assert lake.rows("gone") == [{"v": "a"}]
+    assert not merge_into(net_between(changes, 5, 1000), name).is_applied
+
+
 def test_an_update_whose_row_is_missing_is_an_error_and_changes_nothing(lake: Lake) -> None:
     slot = Slot()
     slot.begin(7)
