@@ -31,8 +31,8 @@ from pgdecode.net.schema import ABOUT, UNKNOWN, schema_with_key
 from pgdecode.protocol.errors import listed
 from pgdecode.types.type_changes import TypeChange
 
-# Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes, and
-# some more: fewer if they have many bytes.
+# Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes,
+# and some more: fewer if they have many bytes.
 _FEW_ROWS = 1 << 18
 _MANY_BYTES = 1 << 30
 # What the tracker needs for a row, about.

@@ -23,7 +23,8 @@ from pgdecode.cli.capture_command import (
     live_progress,
     with_flags,
 )
-from pgdecode.cli.lake.apply_command import DATA_FAULT, key, print_stale, schema_changes
+from pgdecode.cli.lake.apply_command import key, print_stale, schema_changes
+from pgdecode.cli.main import DATA_FAULT
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
