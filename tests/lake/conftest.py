@@ -13,8 +13,8 @@ from support.tiers import full
 __all__ = ["Database", "database", "postgres"]
 
 
-# DuckLake has the SQL of DuckDB.
-@pytest.fixture(params=[full(name) if name == "ducklake" else name for name in FORMATS])
+# The quick tier has the formats that need no other library. Each of the others has quick tests of its own.
+@pytest.fixture(params=[name if name in ("memory", "parquet") else full(name) for name in FORMATS])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     """An empty place for tables, of each format."""
     return new_lake(request.param, tmp_path)
