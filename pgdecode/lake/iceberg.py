@@ -723,7 +723,7 @@ def _entry(metadata: TableMetadata, file: DataFile) -> Entry:
     statistics = data_file_statistics_from_parquet_metadata(
         file.metadata, compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
     )
-    return Entry.from_args(
+    entry = Entry.from_args(
         content=DataFileContent.DATA,
         file_path=file.path,
         file_format=FileFormat.PARQUET,
@@ -735,6 +735,9 @@ def _entry(metadata: TableMetadata, file: DataFile) -> Entry:
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+    # Entries that are read have it as an attribute. The next commit may remove the file.
+    entry.spec_id = metadata.default_spec_id
+    return entry
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

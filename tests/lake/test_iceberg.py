@@ -203,6 +203,16 @@ def test_duckdb_reads_the_rows_that_pyiceberg_reads(tmp_path: Path) -> None:
     assert found[5] == (5, "note 5", None)
 
 
+def test_a_run_removes_files_of_its_own_commits(tmp_path: Path) -> None:
+    target = lake_target(f"iceberg:{tmp_path}")
+    with target.opened():
+        target.table(NAME).create(ORDERS)
+        for number in range(3):
+            target.table(NAME).apply(upserts(ORDERS, rows_of(1, n=number), before=number > 0))
+            target.commit({NAME: Applied(number, number + 1)})
+    assert read_iceberg(tmp_path) == rows_of(1, n=2)
+
+
 def test_engines_skip_files_by_their_bounds(tmp_path: Path) -> None:
     for step in range(3):
         new = upserts(ORDERS, rows_of(*range(step * 1000, step * 1000 + 1000)))
