@@ -290,6 +290,7 @@ def test_a_stream_of_several_tables_that_fails_and_restarts_leaves_the_rows_of_t
         with pytest.raises(PySparkException, match="killed"):
             run()
     write_files(raw, payloads, [len(payloads)])
+    run()  # before pyspark 4.2, a restart may only repeat the micro-batch that failed
     run()
     commits = {table: lake.n_commits(target.rpartition(".")[2]) for table, target in targets.items()}
     run()
