@@ -450,8 +450,8 @@ class SnapshotRows:
         self._apply_waiting()
         self._alter_types(None)
         names = self.schema.names[len(self.schema) - len(self.last_names) :]
-        rows = self.rows.live_table(dict(zip(self.last_names, names, strict=True)))
-        found = [self._output(rows, rows[UNKNOWN.name], pa.nulls(len(rows), pa.string()))]
+        rows, unknown = self.rows.live_table(dict(zip(self.last_names, names, strict=True)))
+        found = [self._output(rows, unknown, pa.nulls(len(rows), pa.string()))]
         found += (self._output(item, pa.array([[]] * len(item), UNKNOWN.type), item["_error"]) for item in self.bad)
         return pa.concat_tables(found)
 

@@ -479,10 +479,11 @@ class TouchedRows:
         ordered = self._tracker.in_order(self._n_changes)
         return pa.Array.from_buffers(pa.int32(), ordered.size // 4, [None, ordered])
 
-    def live_table(self, labels: Mapping[str, str]) -> pa.Table:
-        """Return the rows that are there: the columns about their last changes, `_unknown`, and some of the table.
+    def live_table(self, labels: Mapping[str, str]) -> tuple[pa.Table, pa.Array]:
+        """Return the rows that are there: the columns about their last changes, and some of the table; and `_unknown`.
 
-        `labels` has these columns, and the name of each in `_unknown`, whose lists are sorted.
+        `labels` has these columns, and the name of each in `_unknown`, whose lists are sorted. The table may have a
+        column `_unknown`, too.
         """
         self._compact()
         rows = self._ordered()
@@ -493,7 +494,7 @@ class TouchedRows:
         fields = [*self._about.values(), *(self.fields[name] for name in labels)]
         columns = [self._values(item.name, rows, change) for item in fields]
         unknown = self._unknown(dict(sorted(labels.items(), key=lambda item: item[1])), rows, is_live)
-        return pa.table([*columns, unknown], schema=pa.schema([*fields, UNKNOWN]))
+        return pa.table(columns, schema=pa.schema(fields)), unknown
 
     def net_table(self, names: Sequence[str], schema: pa.Schema, truncate: pa.RecordBatch | None) -> pa.Table:
         """Return the net changes with some columns of the table. `schema` is that of the changes."""
