@@ -116,6 +116,9 @@ capture-servers:  ## after a change to capture: random workloads on PostgreSQL 1
 sync-servers:  ## after a change to pgdecode/lake: targets synced from PostgreSQL 10 to 18, killed, deleted and restored
 	PYTHONPATH=tests:tests/lake $(PYTHON) -m sync_campaign --install build/servers
 
+spark-lakes:  ## after a change to spark_udfs/lake: Delta and Iceberg on the newest Spark that both have jars for
+	$(PYTHON) -m pytest -m "" tests/spark/lake
+
 spark-servers:  ## after a change to spark_udfs/runtime or jobs: a standalone cluster and Spark Connect
 	$(PYTHON) -m pytest -m "" tests/spark/servers
 	PGDECODE_TEST_SPARK=cluster $(PYTHON) -m pytest tests/spark/jobs

@@ -28,8 +28,6 @@ from support.generators.slot import Slot
 from support.generators.slots import UNCHANGED
 from support.oracles import replay
 
-pytest_plugins = ["spark.lake.lake_session"]
-
 TABLE = f"public.t{T}"
 INT4, INT8, TEXT = 23, 20, 25
 
