@@ -31,10 +31,10 @@ from pgdecode.net.schema import ABOUT, UNKNOWN, schema_with_key
 from pgdecode.protocol.errors import listed
 from pgdecode.types.type_changes import TypeChange
 
-# Changes that no row needs are forgotten once there are 4 times as many as rows, or twice as many with so many bytes,
-# and some more: fewer if they have many bytes.
+# Changes that no row needs are forgotten once there are 4 times as many as rows and some more, or twice as many if the
+# bytes have doubled since the last time, and some more.
 _FEW_ROWS = 1 << 18
-_MANY_BYTES = 1 << 30
+_FEW_BYTES = 1 << 26
 # What the tracker needs for a row, about.
 _ROW_BYTES = 32
 # The value of a column is in no change; it is the one that rows have which are older than the column.
@@ -82,7 +82,7 @@ class TouchedRows:
         self._keys = KeyNumbers([self.fields[name] for name in self.key])
         self._tracker = RowTracker(self.is_unique, self._has_before)
         self._batches: list[pa.RecordBatch] = []
-        self._n_changes = self._n_bytes = 0
+        self._n_changes = self._n_bytes = self._n_bytes_needed = 0
         # For columns that a change has not told: the change with the value of each row.
         self._places: dict[str, ValuePlaces] = {}
         # For columns that were in the key when their type was altered: whether a row has a converted value.
@@ -167,8 +167,8 @@ class TouchedRows:
         if is_deferrable:
             self._check_rows(changes, ops, told, pa.Array.from_buffers(pa.int64(), n, [None, previous]))
         n_rows = len(self._tracker) - self._tracker.n_gone
-        few = _FEW_ROWS if self._n_bytes < _MANY_BYTES // 4 else _FEW_ROWS // 4
-        if self._n_changes > (2 if self._n_bytes > _MANY_BYTES else 4) * n_rows + few:
+        is_long = self._n_bytes > 2 * self._n_bytes_needed + _FEW_BYTES and self._n_changes > 2 * n_rows
+        if is_long or self._n_changes > 4 * n_rows + _FEW_ROWS:
             self._compact()
 
     def _check_rows(self, changes: pa.RecordBatch, ops: pa.Array, told: Collection[str], previous: pa.Array) -> None:
@@ -183,7 +183,9 @@ class TouchedRows:
         is_later = pc.greater(changes[_COMMIT[1]], lsns.take(change).combine_chunks())
         is_wrong = pc.and_(is_other, pc.or_(is_same, is_later))
         at = pc.indices_nonzero(pc.and_(pc.invert(is_other), pc.fill_null(is_same, False))).cast(pa.int64())
-        names = [name for name in self.fields if name in told and name not in self._places]
+        # Spark has only the key of the former rows.
+        sent = {item.name for item in changes["_old"].type}
+        names = [name for name in self.fields if name in told and name in sent and name not in self._places]
         if len(at):
             numbers = KeyNumbers([self.fields[name] for name in names])
             is_delete = pc.equal(ops.take(at), DELETE)
@@ -441,7 +443,7 @@ class TouchedRows:
         """Keep the values of rows, with the number of the row as that of its last change."""
         self._batches = [pa.RecordBatch.from_arrays([*columns], schema=self._stored_schema())]
         self._n_changes = len(self._batches[0])
-        self._n_bytes = self._batches[0].nbytes
+        self._n_bytes = self._n_bytes_needed = self._batches[0].nbytes
 
     def _compact(self) -> None:
         """Forget changes, and keys, that no row needs any more."""
@@ -469,7 +471,8 @@ class TouchedRows:
             else self._stored_schema().empty_table()
         )
         self._batches = rows.to_batches()
-        self._n_changes, self._n_bytes = len(rows), rows.nbytes
+        self._n_changes = len(rows)
+        self._n_bytes = self._n_bytes_needed = rows.nbytes
 
     def _stored_schema(self) -> pa.Schema:
         return pa.schema([*self._about.values(), *self.fields.values()])
