@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
+from pgdecode._native.changes.column_buffers cimport ColumnBuffers, find_value, is_valid, mixed, view_column
 from pgdecode._native.cursor cimport prefetch
 from pgdecode._native.fault cimport OK, unlikely
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over, reserve
@@ -20,23 +21,6 @@ cdef struct Slot:
     uint64_t hash    # the value itself, if keys are numbers
     int32_t number   # plus 1; 0 for a free slot
 
-cdef struct KeyColumn:
-    # `width` is the bytes of a value; 0 if `offsets` has the ends of values, of 4 or 8 bytes each.
-    const uint8_t *validity
-    const uint8_t *values
-    const uint8_t *offsets
-    Py_ssize_t width
-    Py_ssize_t offset_width
-    size_t size      # of `values`
-    int64_t first    # offset of the array
-
-
-cdef inline uint64_t mixed(uint64_t value) noexcept nogil:
-    """Spread the bits of a number (splitmix64)."""
-    value = (value ^ (value >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    value = (value ^ (value >> 27)) * <uint64_t>0x94D049BB133111EB
-    return value ^ (value >> 31)
-
 
 cdef uint64_t hash_of(const uint8_t *data, size_t size, uint64_t seed) noexcept nogil:
     cdef uint64_t found = seed ^ <uint64_t>size
@@ -49,11 +33,6 @@ cdef uint64_t hash_of(const uint8_t *data, size_t size, uint64_t seed) noexcept 
     word = 0
     memcpy(&word, data, size)
     return mixed(found ^ word)
-
-
-cdef inline bint is_valid(const KeyColumn *column, int64_t row) noexcept nogil:
-    cdef int64_t at = column.first + row
-    return column.validity == NULL or (column.validity[at >> 3] >> (at & 7)) & 1
 
 
 cdef class KeyTable:
@@ -153,7 +132,7 @@ cdef class KeyTable:
             return -1
         return self.n - 1
 
-    cdef int add_numbers(self, const KeyColumn *column, int64_t n, int32_t *to, bint is_added) noexcept nogil:
+    cdef int add_numbers(self, const ColumnBuffers *column, int64_t n, int32_t *to, bint is_added) noexcept nogil:
         """Number the keys of a column of numbers. Negative without memory."""
         cdef uint64_t[BLOCK] keys
         cdef int64_t row, in_block
@@ -189,7 +168,7 @@ cdef class KeyTable:
 
     cdef int add_rows(
         self,
-        const KeyColumn *columns,
+        const ColumnBuffers *columns,
         Py_ssize_t n_columns,
         Bytes *rows,
         int64_t n,
@@ -225,23 +204,13 @@ cdef class KeyTable:
             start += in_block
         return 0
 
-    cdef inline bint append(self, Bytes *rows, const KeyColumn *column, int64_t row) noexcept nogil:
+    cdef inline bint append(self, Bytes *rows, const ColumnBuffers *column, int64_t row) noexcept nogil:
         """Append a value to the bytes of a key, so that no two different keys have the same bytes."""
         cdef uint64_t length = 0
-        cdef int64_t at = column.first + row
-        cdef int64_t first = 0, end = 0
         cdef const uint8_t *value = NULL
         cdef bint is_null
-        if column.width:
-            length = <uint64_t>column.width
-            value = column.values + at * column.width
-        else:
-            memcpy(&first, column.offsets + at * column.offset_width, column.offset_width)
-            memcpy(&end, column.offsets + (at + 1) * column.offset_width, column.offset_width)
-            if unlikely(first < 0 or end < first or <size_t>end > column.size):
-                return False
-            length = <uint64_t>(end - first)
-            value = column.values + first
+        if not find_value(column, row, &value, &length):
+            return False
         is_null = not is_valid(column, row)
         if is_null:
             length = 0
@@ -260,19 +229,17 @@ cdef class KeyTable:
     def numbered(self, list columns, Py_ssize_t n, bint is_added=True):
         """Number the keys of rows.
 
-        Each column is (width of a value, or 0; width of an offset; offset of the array; buffers: validity or None,
-        values, offsets or None).
+        Each column is a tuple as of `view_column`.
 
         Returns (buffer of int32, buffer of int64): the number of each row's key, -1 if it is not known and not added;
         the rows whose keys are new.
         """
         cdef Py_ssize_t n_columns = len(columns)
-        cdef KeyColumn *found = NULL
+        cdef ColumnBuffers *found = NULL
         cdef Bytes numbers, new, rows
         cdef int64_t row, n_new = 0
         cdef int32_t n_before = self.n
         cdef int code = 0
-        cdef const uint8_t[::1] bytes_of
         cdef Py_ssize_t i
         cdef list views = []
         memset(&numbers, 0, sizeof(Bytes))
@@ -281,7 +248,7 @@ cdef class KeyTable:
         if n_columns > MOST_COLUMNS or (self.is_number and n_columns != 1):
             raise ValueError("too many columns for a key")
         try:
-            found = <KeyColumn *>calloc(<size_t>n_columns + 1, sizeof(KeyColumn))
+            found = <ColumnBuffers *>calloc(<size_t>n_columns + 1, sizeof(ColumnBuffers))
             if (
                 found == NULL
                 or grow(&numbers, 4 * <size_t>n) != OK
@@ -289,31 +256,9 @@ cdef class KeyTable:
             ):
                 raise MemoryError("no memory for the keys of rows")
             for i in range(n_columns):
-                width, offset_width, first, validity, values, offsets = columns[i]
-                found[i].width = width
-                found[i].offset_width = offset_width
-                found[i].first = first
-                if (self.is_number and not 0 < width <= 8) or (not width and offset_width not in (4, 8)):
+                view_column(&found[i], columns[i], n, views)
+                if self.is_number and not 0 < found[i].width <= 8:
                     raise ValueError("values of such a width are no key")
-                if validity is not None:
-                    bytes_of = memoryview(validity).cast("B")
-                    if 8 * bytes_of.shape[0] < first + n:
-                        raise ValueError("the Arrow array's validity is too short")
-                    found[i].validity = &bytes_of[0] if bytes_of.shape[0] else NULL
-                    views.append(bytes_of)
-                if values is not None:
-                    bytes_of = memoryview(values).cast("B")
-                    found[i].size = <size_t>bytes_of.shape[0]
-                    found[i].values = &bytes_of[0] if bytes_of.shape[0] else NULL
-                    views.append(bytes_of)
-                if width and found[i].size < <size_t>(width * (first + n)):
-                    raise ValueError("the Arrow array's values are too short")
-                if not width and n:
-                    bytes_of = memoryview(offsets).cast("B")
-                    if bytes_of.shape[0] < offset_width * (first + n + 1):
-                        raise ValueError("the Arrow array's offsets are too short")
-                    found[i].offsets = &bytes_of[0]
-                    views.append(bytes_of)
             with nogil:
                 if self.is_number:
                     code = self.add_numbers(found, n, <int32_t *>numbers.data, is_added)

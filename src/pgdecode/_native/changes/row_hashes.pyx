@@ -5,30 +5,14 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from pgdecode._native.changes.column_buffers cimport ColumnBuffers, find_value, is_valid, mixed, view_column
 from pgdecode._native.fault cimport OK
 from pgdecode._native.memory.buffers cimport Bytes, free_bytes, grow, hand_over
-
-cdef struct HashedColumn:
-    # As `KeyColumn` of key_numbers.
-    const uint8_t *validity
-    const uint8_t *values
-    const uint8_t *offsets
-    Py_ssize_t width
-    Py_ssize_t offset_width
-    size_t size
-    int64_t first
 
 cdef struct Bucket:
     uint64_t rows
     uint64_t first
     uint64_t second
-
-
-cdef inline uint64_t mixed(uint64_t value) noexcept nogil:
-    """Spread the bits of a number (splitmix64)."""
-    value = (value ^ (value >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    value = (value ^ (value >> 27)) * <uint64_t>0x94D049BB133111EB
-    return value ^ (value >> 31)
 
 
 cdef inline void add_number(uint64_t number, uint64_t *hashes) noexcept nogil:
@@ -50,27 +34,22 @@ cdef inline void add_bytes(const uint8_t *data, size_t size, uint64_t *hashes) n
         add_number(number, hashes)
 
 
-cdef bint add_column(const HashedColumn *column, int64_t n, uint64_t *first, uint64_t *second) noexcept nogil:
+cdef bint add_column(const ColumnBuffers *column, int64_t n, uint64_t *first, uint64_t *second) noexcept nogil:
     """Add the values of a column to the hashes of rows. False if its offsets are wrong."""
     cdef uint64_t[2] hashes
-    cdef int64_t row, at, start, end
+    cdef const uint8_t *value = NULL
+    cdef uint64_t length = 0
+    cdef int64_t row
     for row in range(n):
-        at = column.first + row
         hashes[0], hashes[1] = first[row], second[row]
-        if column.validity != NULL and not (column.validity[at >> 3] >> (at & 7)) & 1:
+        if not is_valid(column, row):
             # No length of a value.
             add_number(<uint64_t>-1, hashes)
-        elif column.width:
-            add_number(<uint64_t>column.width, hashes)
-            add_bytes(column.values + at * column.width, <size_t>column.width, hashes)
+        elif find_value(column, row, &value, &length):
+            add_number(length, hashes)
+            add_bytes(value, length, hashes)
         else:
-            start = end = 0
-            memcpy(&start, column.offsets + at * column.offset_width, column.offset_width)
-            memcpy(&end, column.offsets + (at + 1) * column.offset_width, column.offset_width)
-            if start < 0 or end < start or <size_t>end > column.size:
-                return False
-            add_number(<uint64_t>(end - start), hashes)
-            add_bytes(column.values + start, <size_t>(end - start), hashes)
+            return False
         first[row], second[row] = hashes[0], hashes[1]
     return True
 
@@ -86,14 +65,11 @@ cdef const uint8_t[::1] bytes_of(object buffer, int64_t least):
 def row_hashes(list columns, Py_ssize_t n, uint64_t seed):
     """Hash rows to 128 bits. Values are equal if their bytes are; null equals null.
 
-    Each column is (width of a value, or 0; width of an offset; offset of the array; buffers: validity or None, values,
-    offsets or None).
-
-    Returns two buffers of uint64: the two halves of the hash of each row.
+    Each column is a tuple as of `view_column`. Returns two buffers of uint64: the two halves of the hash of each row.
     """
     cdef Bytes first, second
-    cdef HashedColumn column
-    cdef const uint8_t[::1] validity, values, offsets
+    cdef ColumnBuffers column
+    cdef list views = []
     cdef int64_t row
     cdef bint is_good
     memset(&first, 0, sizeof(Bytes))
@@ -105,25 +81,7 @@ def row_hashes(list columns, Py_ssize_t n, uint64_t seed):
             (<uint64_t *>first.data)[row] = seed
             (<uint64_t *>second.data)[row] = ~seed
         for item in columns:
-            width, offset_width, start, with_nulls, content, ends = item
-            if width < 0 or start < 0 or not (width or offset_width in (4, 8)):
-                raise ValueError("values of such a width are not hashed")
-            if n == 0:
-                continue
-            memset(&column, 0, sizeof(HashedColumn))
-            column.width, column.offset_width, column.first = width, offset_width, start
-            if with_nulls is not None:
-                validity = bytes_of(with_nulls, (start + n + 7) // 8)
-                column.validity = &validity[0]
-            if content is not None:
-                values = bytes_of(content, width * (start + n))
-                column.size = <size_t>values.shape[0]
-                column.values = &values[0] if values.shape[0] else NULL
-            elif width:
-                raise ValueError("a buffer of the Arrow array is missing")
-            if not width:
-                offsets = bytes_of(ends, offset_width * (start + n + 1))
-                column.offsets = &offsets[0]
+            view_column(&column, item, n, views)
             with nogil:
                 is_good = add_column(&column, n, <uint64_t *>first.data, <uint64_t *>second.data)
             if not is_good:
