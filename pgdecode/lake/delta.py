@@ -55,6 +55,7 @@ from pgdecode.storage.object_store import (
     folders_below,
     listed,
     read_object,
+    remove_file,
 )
 from pgdecode.storage.parquet_input import read_footer, readable
 
@@ -299,11 +300,7 @@ class DeltaFormat:
         """Remove a file that was accepted, unless it is part of a commit."""
         if file.path in self._in_commits:
             return
-        path = self.path(file)
-        if isinstance(path, ObjectPath):
-            delete_objects([path])
-        else:
-            path.unlink(missing_ok=True)
+        remove_file(self.path(file))
 
     # -- commits -------------------------------------------------------------------------------------------------------
 

@@ -64,8 +64,8 @@ from pgdecode.lake.target import ColumnSource
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.relations.schema_metadata import KEY
 from pgdecode.storage.durable import locked
-from pgdecode.storage.object_path import FilePath, ObjectPath, object_path
-from pgdecode.storage.object_store import delete_objects
+from pgdecode.storage.object_path import FilePath, object_path
+from pgdecode.storage.object_store import remove_file
 
 # The state, in the summary of a snapshot and, with the snapshot that it belongs to, in the properties of the table.
 _APPLIED, _SNAPSHOT = "pgdecode.applied", "pgdecode.snapshot-id"
@@ -402,11 +402,7 @@ class IcebergFormat:
         """Remove a file that is not part of a commit."""
         if file.path in self._committed:
             return
-        path = self._path(file.path)
-        if isinstance(path, ObjectPath):
-            delete_objects([path])
-        else:
-            path.unlink(missing_ok=True)
+        remove_file(self._path(file.path))
 
     # -- commits -------------------------------------------------------------------------------------------------------
 

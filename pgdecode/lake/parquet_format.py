@@ -24,8 +24,8 @@ from pgdecode.lake.file_target import FileTarget
 from pgdecode.lake.table_format import StoredTable, TableChange
 from pgdecode.lake.target import ColumnSource
 from pgdecode.relations.schema_metadata import KEY
-from pgdecode.storage.object_path import FilePath, ObjectPath, file_path
-from pgdecode.storage.object_store import delete_objects
+from pgdecode.storage.object_path import FilePath, file_path
+from pgdecode.storage.object_store import remove_file
 
 # What the manifest says that the data set has.
 _WHAT = ("tables",)
@@ -185,10 +185,7 @@ class ParquetFormat:
             return
         path = self.path(file)
         del self._new[file.path]
-        if isinstance(path, ObjectPath):
-            delete_objects([path])
-        else:
-            path.unlink(missing_ok=True)
+        remove_file(path)
 
 
 def open_target(target: str, storage_options: Mapping[str, str] | None = None) -> FileTarget:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from pgdecode.storage.errors import AccessDenied, StorageError, StoreUnreachable
-from pgdecode.storage.object_path import ObjectPath, StorageOptionError
+from pgdecode.storage.object_path import FilePath, ObjectPath, StorageOptionError
 
 # Options of the HTTP client, and not of the store.
 _OF_CLIENT = {
@@ -248,6 +248,14 @@ def delete_objects(paths: Sequence[ObjectPath]) -> None:
                 import_obstore(path).delete(store_of(path), path.key)
         except FileNotFoundError:
             continue
+
+
+def remove_file(path: FilePath) -> None:
+    """Remove a local file or an object, if it is there."""
+    if isinstance(path, ObjectPath):
+        delete_objects([path])
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _quoted(e_tag: str | None) -> str | None:
