@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import click
 from rich.console import Console
@@ -160,14 +160,7 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
     is_flag=True,
     help="First copy the rows of the TABLEs that follow; without one, of all published tables that OUT lacks.",
 )
-@click.option(
-    "--connections",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="With --copy: read each table over N connections.",
-)
+@parameters.connections("With --copy: read each table over N connections.")
 @click.option("--accept-gap", is_flag=True, help="Continue although changes are missing. The log of OUT records this.")
 @click.option(
     "--change-publications",
@@ -280,7 +273,7 @@ def capture(
                 on_warning=lambda text: warn(with_flags(text)),
                 **given,
             )
-            with _stopped_by_signals(running):
+            with stopped_by_signals(running):
                 result = running.run(until=until, max_messages=max_messages)
         _print_result(out, result, is_copied=as_copy)
         if retention is not None:
@@ -302,9 +295,16 @@ def with_flags(text: str) -> str:
     return printable(text)
 
 
+class Stoppable(Protocol):
+    """What can be stopped by a signal handler."""
+
+    def stop(self) -> None:
+        """Request the end."""
+
+
 @contextmanager
-def _stopped_by_signals(running: Capture) -> Iterator[None]:
-    """Make SIGINT and SIGTERM stop the capture cleanly. A second signal ends the process."""
+def stopped_by_signals(running: Stoppable) -> Iterator[None]:
+    """Make SIGINT and SIGTERM stop it cleanly. A second signal ends the process."""
     former: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -340,6 +340,13 @@ def transactions(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def connections(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option for the number of connections that read a table."""
+    return click.option(
+        "--connections", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help=help
+    )
+
+
 accept_gap = click.option(
     "--accept-gap",
     is_flag=True,

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -21,6 +17,7 @@ from pgdecode.cli.capture_command import (
     STOPPED,
     duration,
     live_progress,
+    stopped_by_signals,
     with_flags,
 )
 from pgdecode.cli.lake.apply_command import key, print_stale, schema_changes
@@ -73,14 +70,7 @@ def _duration_or_none(context: click.Context, option: click.Parameter, value: st
     metavar="DURATION",
     help="Repeat after this time, such as 5min, until SIGINT or SIGTERM.",
 )
-@click.option(
-    "--connections",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Copy each table over N connections.",
-)
+@parameters.connections("Copy each table over N connections.")
 @click.option(
     "--retry",
     "retry_seconds",
@@ -152,7 +142,7 @@ def sync_command(
                 on_progress=show,
                 **given,
             )
-            with _stopped_by_signals(running):
+            with stopped_by_signals(running):
                 running.run(every=every)
     except StaleTables as error:
         print_stale(error.tables)
@@ -164,24 +154,6 @@ def sync_command(
         click.echo(f"pgdecode: {with_flags(str(error))}", err=True)
         return STOPPED
     return 0
-
-
-@contextmanager
-def _stopped_by_signals(running: Sync) -> Iterator[None]:
-    """Make SIGINT and SIGTERM stop it in order. A second signal ends the process."""
-    former: dict[int, Any] = {}
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        running.stop()
-        signal.signal(number, former[number])
-
-    if threading.current_thread() is threading.main_thread():
-        former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 def _print_json(report: Report) -> None:

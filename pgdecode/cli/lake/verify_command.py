@@ -45,14 +45,7 @@ def _percent(context: click.Context, option: click.Parameter, value: str | None)
     help="The folder of captured files from which TARGET was made. Default: the one that its state names.",
 )
 @parameters.compared
-@click.option(
-    "--connections",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Read each table over N connections.",
-)
+@parameters.connections("Read each table over N connections.")
 @click.option(
     "--sample",
     callback=_percent,
