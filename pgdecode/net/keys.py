@@ -87,6 +87,11 @@ def _column(array: pa.Array, numbers: dict[Any, int], is_added: bool) -> Column:
         array = array.cast(pa.uint8())
     elif not _has_buffers(kind):
         array = array.cast(pa.large_binary() if _is_view(kind) else kind.value_type)
+    return buffers_of(array)
+
+
+def buffers_of(array: pa.Array) -> Column:
+    """Describe the buffers of an array of values with a width or with offsets, for native code."""
     kind, (validity, *others) = array.type, array.buffers()
     if _has_offsets(kind):
         width = 8 if kind in (pa.large_string(), pa.large_binary()) else 4

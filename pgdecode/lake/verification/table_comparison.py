@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from pgdecode._native.changes.row_hashes import HashSums, row_hashes
 from pgdecode.arrow.json_text import flat, json_text
+from pgdecode.net.keys import buffers_of
 
 # Rows are put into buckets by the hash of their key. Those of different buckets are compared one by one.
 _N_BUCKETS = 2**16
@@ -129,7 +130,7 @@ def compare_tables(
 
 
 def _hashes(batch: pa.RecordBatch, names: Sequence[str], seed: int) -> tuple[Any, Any]:
-    return row_hashes([_buffers(hashable(batch[name])) for name in names], len(batch), seed)
+    return row_hashes([buffers_of(hashable(batch[name])) for name in names], len(batch), seed)
 
 
 def _sums(
@@ -254,12 +255,3 @@ def hashable(array: pa.Array) -> pa.Array:
     if kind in (pa.string_view(), pa.binary_view()):
         return array.cast(pa.large_binary())
     return array
-
-
-def _buffers(array: pa.Array) -> tuple[int, int, int, Any, Any, Any]:
-    """Describe the buffers of an array, as `row_hashes` needs them."""
-    kind, (validity, *others) = array.type, array.buffers()
-    if kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
-        width = 8 if kind in (pa.large_string(), pa.large_binary()) else 4
-        return 0, width, array.offset, validity, others[1], others[0]
-    return kind.byte_width, 0, array.offset, validity, others[0], None
