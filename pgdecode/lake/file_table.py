@@ -10,9 +10,10 @@ import pyarrow as pa
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.data_file import ColumnBounds, DataFile, renamed_bounds
 from pgdecode.lake.file_writer import FileWriter, Pieces, SourceFile
-from pgdecode.lake.net_rows import NetRows, array_of
+from pgdecode.lake.net_rows import NetRows
 from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
 from pgdecode.lake.target import ColumnSource, TableCounts
+from pgdecode.net.touched_rows import one_array
 from pgdecode.payloads.workers import Workers
 
 # At most so many small files are joined with others that are written, and always those up to this part of a new file.
@@ -163,7 +164,7 @@ class FileTable:
             for number in range(source.n_groups):
                 if net.may_match(source.bounds([number], schema)):
                     rows = source.group(number, schema)
-                    found.append((number, *net.find([array_of(column) for column in rows.columns], len(rows))))
+                    found.append((number, *net.find([one_array(column) for column in rows.columns], len(rows))))
             return source, [item for item in found if len(item[1])]
 
         candidates = [file for file in self._files.values() if file.rows and net.may_match(file.bounds)]

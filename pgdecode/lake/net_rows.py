@@ -16,6 +16,7 @@ from pgdecode.lake.data_file import ColumnBounds, order_value
 from pgdecode.lake.table_format import TableFormat
 from pgdecode.lake.target import MissingRow
 from pgdecode.net.keys import KeyNumbers
+from pgdecode.net.touched_rows import one_array
 
 # How many new rows, or bytes of them, are gathered at once.
 _NEW_ROWS = 1 << 16
@@ -44,14 +45,14 @@ class NetRows:
     """
 
     def __init__(self, net: pa.Table, format: TableFormat, schema: pa.Schema) -> None:
-        before = array_of(net["_key_before"])
+        before = one_array(net["_key_before"])
         self.key = [item.name for item in before.type]
         # With a key of all columns, rows may be equal, and one that was inserted is none of those that are there.
         self.is_unique = len(self.key) < len(schema)
         # Taking rows of a column with several chunks would copy the whole column each time.
-        columns = [array_of(format.to_stored(net[item.name], item)) for item in schema]
+        columns = [one_array(format.to_stored(net[item.name], item)) for item in schema]
         self.rows = pa.Table.from_arrays(columns, schema=_nullable(schema))
-        self.is_upsert = array_of(pc.equal(net["_action"], "upsert"))
+        self.is_upsert = one_array(pc.equal(net["_action"], "upsert"))
         self._positions = net["_position"]
         self._has_key = before.is_valid()
         self._is_known = _known(net["_unknown"])
@@ -61,7 +62,7 @@ class NetRows:
         numbers = self._numbers.numbered(keys, net.num_rows)
         claimants = self._has_key
         if self.is_unique:
-            own = [array_of(self.rows[name]) for name in self.key]
+            own = [one_array(self.rows[name]) for name in self.key]
             own_numbers = self._numbers.numbered(own, net.num_rows)
             # An upsert also removes what has the key that it has now, to be safe.
             moved = pc.and_(pc.and_(self._has_key, self.is_upsert), pc.not_equal(own_numbers, numbers))
@@ -81,10 +82,10 @@ class NetRows:
         column = format.to_stored(pa.chunked_array([pc.struct_field(before, field.name)]), field)
         own = self.rows[field.name]
         if not self.is_unique or self._has_key.true_count == len(before):
-            return array_of(column)
+            return one_array(column)
         n = len(before)
         index = pc.if_else(self._has_key, _count(0, n), _count(n, n))
-        return array_of(pa.chunked_array([*column.chunks, *own.chunks], column.type).take(index))
+        return one_array(pa.chunked_array([*column.chunks, *own.chunks], column.type).take(index))
 
     # -- rows of the table ---------------------------------------------------------------------------------------------
 
@@ -173,13 +174,6 @@ class NetRows:
         return pa.concat_tables([left, new.cast(left.schema)])
 
 
-def array_of(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column as one array."""
-    if isinstance(column, pa.Array):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def _nullable(schema: pa.Schema) -> pa.Schema:
     """Return a schema whose columns may be null: a delete has the columns of its key only."""
     return pa.schema([item.with_nullable(True) for item in schema], metadata=schema.metadata)
@@ -191,7 +185,7 @@ def _count(first: int, n: int) -> pa.Array:
 
 def _known(unknown: pa.ChunkedArray) -> dict[str, pa.Array]:
     """Return for each column with unknown values whether the rows know theirs."""
-    lists = array_of(unknown)
+    lists = one_array(unknown)
     names, rows = lists.flatten(), pc.list_parent_indices(lists).cast(pa.int32())
     found = {}
     for name in names.unique().to_pylist():

@@ -193,7 +193,7 @@ class TouchedRows:
             former = [pc.if_else(is_delete, changes[name].take(at), pc.struct_field(olds, name)) for name in names]
             at_before = change.take(at)
             columns = (pa.chunked_array([batch[name] for batch in self._batches]) for name in names)
-            values = [_one(column.take(at_before)) for column in columns]
+            values = [one_array(column.take(at_before)) for column in columns]
             found = numbers.numbered(former, len(at)), numbers.numbered(values, len(at))
             is_wrong = pc.or_(is_wrong, pc.is_in(_counted(len(ops)), at.filter(pc.not_equal(*found))))
         if pc.any(is_wrong).as_py():
@@ -239,7 +239,7 @@ class TouchedRows:
         columns = [pa.chunked_array([batch.column(at)]) for batch in self._batches]
         if name in self._missing:
             columns.append(pa.chunked_array([pa.array([self._missing[name].as_py()], self.fields[name].type)]))
-        found = [_one(change.converted(column)) for column in columns] if change.is_kept else []
+        found = [one_array(change.converted(column)) for column in columns] if change.is_kept else []
         if not change.is_kept or any(a.null_count > b.null_count for a, b in zip(found, columns, strict=True)):
             self.forget(name)
             return
@@ -333,8 +333,8 @@ class TouchedRows:
                 if missing is not None:
                     values = values[0], pa.repeat(missing, len(rows))
                 columns = [pa.chunked_array([items]) for items in values]
-            own_columns.append(_one(columns[0]))
-            before_columns.append(_one(columns[1]))
+            own_columns.append(one_array(columns[0]))
+            before_columns.append(one_array(columns[1]))
         values = self._batches[0].columns
         for name, column in zip(key, own_columns, strict=True):
             at = self._batches[0].schema.get_field_index(name)
@@ -378,11 +378,11 @@ class TouchedRows:
                 )
             if found is None:
                 found = [pa.chunked_array([null_array(len(own), own.type)]), before]
-        is_lost = _one(pc.and_(found[0].is_null(), own.is_valid()))
+        is_lost = one_array(pc.and_(found[0].is_null(), own.is_valid()))
         if pc.any(is_lost).as_py():
             is_unknown[name] = pc.or_(is_unknown[name], is_lost) if name in is_unknown else is_lost
         if not change.is_kept and not change.is_same_number:
-            self._converted[name] = _one(own.is_valid())
+            self._converted[name] = one_array(own.is_valid())
         return found
 
     def _note_unknown(self, name: str, is_unknown: pa.Array) -> None:
@@ -417,7 +417,7 @@ class TouchedRows:
             return values
         if len(self._batches) > 1:
             values = values.combine_chunks()
-        found = _one(values.take(unless_negative(codes) if name in self._places else codes))
+        found = one_array(values.take(unless_negative(codes) if name in self._places else codes))
         if name in self._places and name in self._missing:
             found = pc.if_else(pc.fill_null(pc.equal(codes, _MISSING), False), self._missing[name], found)
         return found
@@ -430,7 +430,7 @@ class TouchedRows:
         change = self._columns()[2].take(rows)
         columns, places = [], {}
         for name in (*self._about, *self.fields):
-            columns.append(_one(self._values(name, rows, change)))
+            columns.append(one_array(self._values(name, rows, change)))
             if name in self._places:
                 codes = self._codes(name).take(rows)
                 if pc.any(pc.less(codes, 0)).as_py():
@@ -510,7 +510,7 @@ class TouchedRows:
         keys = self._keys.values(before) if before.null_count < len(before) else self._keys.schema.empty_table()
         kind = schema.field("_key_before").type
         parts = [
-            _one(converted(keys[item.name], item.type)) if len(keys) else null_array(len(rows), item.type)
+            one_array(converted(keys[item.name], item.type)) if len(keys) else null_array(len(rows), item.type)
             for item in kind
         ]
         struct = pa.StructArray.from_arrays(parts, fields=list(kind), mask=before.is_null())
@@ -662,9 +662,12 @@ def converted(values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> pa.Chunk
     return values.cast(kind)
 
 
-def _one(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+def one_array(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array."""
     if isinstance(values, pa.Array):
         return values
+    if values.num_chunks == 1:
+        return values.chunk(0)
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 

@@ -14,6 +14,7 @@ from pgdecode.lake.applied import Applied
 from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.target import ColumnSource, TableCounts, Target
 from pgdecode.lake.verification.table_comparison import hashes_of
+from pgdecode.net.touched_rows import one_array
 
 # The hash of a key.
 _Key = tuple[int, int]
@@ -65,8 +66,7 @@ class _Layer:
         self._key = [item.name for item in kind]
         is_whole = len(self._key) == len(self.schema)
         columns = {name: to_stored(net[name], self.schema.field(name).type) for name in self.schema.names}
-        before = net["_key_before"].combine_chunks()
-        before = before if isinstance(before, pa.Array) else pa.concat_arrays(before.chunks)
+        before = one_array(net["_key_before"])
         parts = [to_stored(pc.struct_field(before, name), self.schema.field(name).type) for name in self._key]
         wanted = _keys(pa.RecordBatch.from_arrays(parts, self._key))
         own = _keys(pa.table([columns[name] for name in self._key], self._key))
@@ -234,8 +234,7 @@ def _evolved(batch: pa.RecordBatch, source: ColumnSource, kind: pa.DataType) -> 
     found: Any = batch[source.name]
     if source.convert is not None:
         found = source.convert(pa.chunked_array([found]))
-    found = to_stored(found, kind)
-    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+    return one_array(to_stored(found, kind))
 
 
 class Overlay(Target):
