@@ -23,7 +23,7 @@ from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, apply
 from pgdecode.lake.targets import lake_target
 from pgdecode.protocol.lsn import lsn_to_text
-from pgdecode.relations.table_names import name_parts, named, qualified_name
+from pgdecode.relations.table_names import name_parts, named_in_public, qualified_name
 from pgdecode.storage.durable import locked, make_folders, write_durably
 from pgdecode.storage.errors import StoreUnreachable
 
@@ -355,8 +355,8 @@ class Sync:
 
     def _chosen(self, names: Sequence[str]) -> list[str]:
         """Select the tables of the call."""
-        wanted = [_full(name, names) for name in self.tables] or [*names]
-        excluded = {_full(name, names) for name in self.exclude}
+        wanted = [named_in_public(name, names) for name in self.tables] or [*names]
+        excluded = {named_in_public(name, names) for name in self.exclude}
         if unknown := next((name for name in wanted if name not in names), None):
             raise RequestError(f"table {unknown!r} is not published")
         return [name for name in wanted if name not in excluded]
@@ -521,10 +521,6 @@ def _is_lost(slot: Mapping[str, Any]) -> bool:
 def _counts(table: Any) -> dict[str, Any]:
     """Return the counts of a result as JSON values."""
     return {name: value for name, value in vars(table).items() if value is None or isinstance(value, bool | int | str)}
-
-
-def _full(name: str, known: Sequence[str]) -> str:
-    return named(name if "." in name else f"public.{name}", known)
 
 
 def _as_sql(name: str) -> str:

@@ -75,3 +75,8 @@ def named(text: str, known: Collection[str]) -> str:
     if len(like) > 1:
         raise KeyError(f"{text!r} is ambiguous: write {' or '.join(like)}")
     return like[0] if like else found
+
+
+def named_in_public(text: str, known: Collection[str]) -> str:
+    """Find which qualified name a text means, as `named`. A name without a schema is in the schema public."""
+    return named(text if "." in text else f"public.{text}", known)

@@ -32,7 +32,7 @@ from pgdecode.lake.verification.table_comparison import Comparison, compare_tabl
 from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import UnrepresentableValues
-from pgdecode.relations.table_names import named, qualified_name
+from pgdecode.relations.table_names import named_in_public, qualified_name
 from pgdecode.rows.options import ApplyKeywords
 from pgdecode.rows.row_decoder import decode_rows
 from pgdecode.storage.errors import PathError
@@ -290,9 +290,8 @@ def _apply(folder: Path, target: Target, **options: Any) -> dict[str, str]:
     except StaleTables as error:
         return error.tables
     except PathError:
-        # No payload describes one of the tables.
-        if not target.applied:
-            return {}
+        # No payload describes one of the tables: the comparison says that it is missing.
+        pass
     return {}
 
 
@@ -352,7 +351,7 @@ def _open_snapshot(
 
 
 def _names(tables: Sequence[str], published: Mapping[str, PublishedTable]) -> list[str]:
-    found = [named(name if "." in name else f"public.{name}", published) for name in tables]
+    found = [named_in_public(name, published) for name in tables]
     for name in found:
         if name not in published:
             raise RequestError(f"table {name!r} is not published by the publications of the folder")
