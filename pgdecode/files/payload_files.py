@@ -149,7 +149,8 @@ def find_files(path: FilePath, *, may_be_empty: bool = False) -> Sequence[FilePa
         below[:] = [name for name in below if not is_hidden(name)]
         found += [Path(folder, name) for name in names if name.endswith(".parquet") and not is_hidden(name)]
     if not found and not may_be_empty:
-        text = sum(name.lower().endswith(TEXT_SUFFIXES) for _, _, names in os.walk(path) for name in names)
+        every = (name for _, _, names in os.walk(path) for name in names)
+        text = sum(name.lower().endswith(TEXT_SUFFIXES) and not is_hidden(name) for name in every)
         others = f"; it has {text:,} CSV or JSON files, which are read one at a time: name one" if text else ""
         raise PathError(f"{path}: no Parquet file (*.parquet) in this folder{others}")
     return sorted(found)

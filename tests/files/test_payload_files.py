@@ -115,7 +115,7 @@ def test_a_payload_column_in_capitals_is_found_if_it_is_the_only_one(tmp_path: P
 
 
 def test_a_folder_of_text_files_says_that_these_are_read_one_at_a_time(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.CSV", "c.jsonl"):
+    for name in ("a.csv", "b.CSV", "c.jsonl", "_capture.jsonl"):
         (tmp_path / name).write_text("data\n")
     with pytest.raises(PathError, match=r"it has 3 CSV or JSON files, which are read one at a time: name one$"):
         payload_files(tmp_path, "data")
