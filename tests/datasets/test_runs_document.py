@@ -39,11 +39,11 @@ def day(whole: pa.Table, number: int) -> Path:
 
 @pytest.mark.parametrize("number", range(len(SHELL)))
 def test_every_day_in_the_shell(run: Shell, whole: pa.Table, number: int) -> None:
-    lines = SHELL[number].splitlines()
+    lines = markdown.commands(SHELL[number])
     for at, line in enumerate([*lines, lines[-1]], 1):
         if at <= 3:
             day(whole, at)
-        program, *words = shlex.split(line, comments=True)
+        program, *words = shlex.split(line)
         assert program == "pgdecode"
         assert run(*words).code == 0
     runs = local(Path("out")).checked()

@@ -7,8 +7,6 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +19,7 @@ import pgdecode
 import spark_udfs
 from support import captures
 from support.docs import markdown
+from support.shell import Shell
 
 ROOT = markdown.ROOT
 DOCS = markdown.DOCS
@@ -34,32 +33,38 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["concepts.md", "python.md", "errors.md"])
-def test_the_snippets_of_a_page_run_one_after_the_other(
+@pytest.mark.parametrize("page", ["index.md", "install.md", "concepts.md", "python.md", "errors.md"])
+def test_the_snippets_of_a_page_run_one_after_the_other_and_twice(
     page: str, clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names: dict[str, Any] = {}
     snippets = markdown.code_blocks((DOCS / page).read_text(), "python")
     assert snippets
-    for number, code in enumerate(snippets):
-        exec(compile(code, f"{page} {number}", "exec"), names)
-        printed = capsys.readouterr().out
-        assert bool(printed) == ("print(" in code)
-        assert printed != "[]\n"
-
-
-def shell_lines() -> list[str]:
-    return [
-        line for block in markdown.code_blocks((DOCS / "shell.md").read_text(), "sh") for line in block.splitlines()
-    ]
+    for _ in range(2):
+        names: dict[str, Any] = {}
+        for number, code in enumerate(snippets):
+            exec(compile(code, f"{page} {number}", "exec"), names)
+            printed = capsys.readouterr().out
+            assert bool(printed) == ("print(" in code)
+            assert printed != "[]\n"
+            if page == "index.md":
+                assert re.findall(r"^print.*  # (.*)$", code, re.MULTILINE) == printed.splitlines()
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("line", shell_lines())
-def test_a_command_line_runs(line: str, clone: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout or "decode " in line
+def test_the_command_lines_of_the_shell_run_twice(run: Shell, clone: Path) -> None:
+    for _ in range(2):
+        for line in markdown.commands("".join(markdown.code_blocks((DOCS / "shell.md").read_text(), "sh"))):
+            done = run(*shlex.split(line)[1:])
+            assert done.code == 0, (line, done.err)
+            assert done.out or "decode " in line
+
+
+def test_lines_of_samples_fit_beside_the_navigation() -> None:
+    # 90 letters fit at 1280 pixels. A line of cron cannot be divided.
+    for path in sorted(DOCS.glob("*.md")):
+        code = re.findall(r"^```\w.*?\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+        lines = [line for block in code for line in block.splitlines() if not line.startswith("*/5 ")]
+        assert [line for line in lines if len(line) > 90] == [], path
 
 
 def recipe(title: str) -> dict[str, Any]:

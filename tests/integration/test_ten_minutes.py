@@ -44,7 +44,7 @@ def test_the_lake_table_of_the_page_is_the_servers(
                     if statement.strip():
                         server.rows(statement)
             elif language == "sh":
-                for line in text.replace(DSN, dsn).splitlines():
+                for line in markdown.commands(text.replace(DSN, dsn)):
                     command = [sys.executable, "-m", *shlex.split(line)]
                     done = subprocess.run(command, capture_output=True, text=True)
                     assert done.returncode == 0, done.stderr
@@ -69,8 +69,8 @@ def schedules() -> dict[str, list[str]]:
     job = yaml.safe_load(part["kubernetes"].removeprefix("yaml\n"))
     [container] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     return {
-        "cron": shlex.split(part["cron"].removeprefix("text\n"))[5:],
-        "systemd": shlex.split(unit["Service"]["ExecStart"]),
+        "cron": shlex.split(part["cron"].removeprefix("sh\n"))[5:],
+        "systemd": shlex.split(unit["Service"]["ExecStart"].replace("\\\n", " ")),
         "kubernetes": [*container["command"], *container["args"]],
     }
 

@@ -27,3 +27,9 @@ def replaced(text: str, marker: str, part: str) -> str:
 def code_blocks(text: str, language: str) -> list[str]:
     """Code blocks of a language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block of the shell that are pgdecode's own, each on one line and without its comment."""
+    lines = re.sub(r" *\\\n *", " ", block).splitlines()
+    return [line.partition("  #")[0] for line in lines if line.startswith("pgdecode ")]
