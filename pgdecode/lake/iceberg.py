@@ -47,6 +47,7 @@ from pyiceberg.table.update import (
     SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     TableRequirement,
+    TableUpdate,
 )
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.transforms import VoidTransform
@@ -431,13 +432,13 @@ class IcebergFormat:
             return
         what = f"{self._name}, table {name}"
         with self._errors(what):
-            transaction: Transaction = stored.table.transaction() if created is None else created  # type: ignore[union-attr]
+            transaction: Transaction = _Transaction(stored.table) if created is None else created  # type: ignore[union-attr]
             schema = self._set_schema(transaction, change)
             entries = {} if stored is None else dict(stored.entries)
             for file in change.removed:
                 del entries[file.path]
             added = {file.path: _entry(transaction.table_metadata, file) for file in change.added}
-            producer = None
+            producer, snapshot_id = None, transaction.table_metadata.current_snapshot_id
             if change.added or change.removed:
                 producer = _Overwrite(
                     operation=_operation(change),
@@ -453,10 +454,11 @@ class IcebergFormat:
                     producer.append_data_file(entry)
                 for file in change.removed:
                     producer.delete_data_file(stored.entries[file.path])  # type: ignore[union-attr]
-                transaction._stage(*producer._commit())
+                transaction._stage(producer._commit()[0])
+                snapshot_id = producer.snapshot_id
             properties = {
                 _APPLIED: state,
-                _SNAPSHOT: str(transaction.table_metadata.current_snapshot_id or _NO_SNAPSHOT),
+                _SNAPSHOT: str(snapshot_id or _NO_SNAPSHOT),
                 f"{_SCHEMA}{schema.schema_id}": _encoded(change.schema),
             }
             transaction._stage((SetPropertiesUpdate(updates=properties),))
@@ -486,6 +488,24 @@ class IcebergFormat:
         elif same.schema_id != metadata.current_schema_id:
             transaction._stage((SetCurrentSchemaUpdate.model_validate({"schema-id": same.schema_id}),))
         return same
+
+
+class _Transaction(Transaction):
+    """A transaction whose metadata are made once for the same updates.
+
+    pyiceberg makes them, with a copy of all snapshots, each time that it asks for them: 20 times in a commit.
+    """
+
+    _made: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        updates = self._updates
+        if not updates:
+            return self._table.metadata
+        if self._made is None or self._made[0] is not updates:
+            self._made = updates, super().table_metadata
+        return self._made[1]
 
 
 class _Overwrite(_OverwriteFiles):

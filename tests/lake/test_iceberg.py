@@ -557,6 +557,33 @@ def test_a_warehouse_in_an_object_store(s3: Emulator, tmp_path: Path) -> None:
     assert plain_rows(table.scan().to_arrow().to_pylist()) == plain_rows([*rows_of(1), *rows_of(2, n=5, note="note 2")])
 
 
+def test_a_commit_makes_its_metadata_once_however_often_pyiceberg_asks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.table.update import update_table_metadata
+
+    made = []
+
+    def counted(*args: Any) -> Any:
+        made.append(args[1])
+        return update_table_metadata(*args)
+
+    apply(tmp_path, 1, upserts(ORDERS, rows_of(1)), ORDERS)
+    monkeypatch.setattr("pyiceberg.table.update_table_metadata", counted)
+    apply(tmp_path, 2, upserts(ORDERS, rows_of(1, 2), before=True))
+    # Each copies all snapshots. Only a change of columns needs one, apart from that of the catalog.
+    assert len(made) == 0
+    more = pa.schema([*ORDERS, pa.field("more", pa.string())])
+    target = lake_target(f"iceberg:{tmp_path}")
+    with target.opened():
+        sources = {item.name: ColumnSource(item.name) for item in ORDERS}
+        target.table(NAME).evolve(more, {**sources, "more": ColumnSource(None, pa.scalar(None, pa.string()))})
+        target.table(NAME).apply(upserts(more, rows_of(3, more="x")))
+        target.commit({NAME: Applied(3, 4)})
+    assert len(made) == 1
+    assert len(read_iceberg(tmp_path)) == 3
+
+
 @pytest.mark.full
 def test_metadata_of_many_commits_stay_few(tmp_path: Path) -> None:
     target = lake_target(f"iceberg:{tmp_path}")
