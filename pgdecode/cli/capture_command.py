@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -40,6 +40,8 @@ from pgdecode.files.envelope_text import printable
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 
 STOPPED, MISUSE = 3, 2
+# Seconds between two lines of progress: in a log, and on a terminal.
+_LOG_SECONDS, _LIVE_SECONDS = 60.0, 0.5
 # The columns of pg_replication_slots that a status shows.
 _SLOT_COLUMNS = (
     "active",
@@ -321,35 +323,58 @@ def stopped_by_signals(running: Stoppable) -> Iterator[None]:
 
 
 @contextmanager
-def live_progress() -> Iterator[Any]:
-    """Show the progress of a capture on a terminal. Yield the function to call with it; None without a terminal."""
+def live_progress() -> Iterator[Callable[[CaptureResult], None]]:
+    """Show the progress of captures: on a terminal in one line, else in a line of the log every minute.
+
+    Yield the function to call with it, several times a second.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        yield _Rates(_LOG_SECONDS, _log).add
         return
-    last = [CaptureResult()]
     with Live(console=console, refresh_per_second=4, transient=True) as live:
+        yield _Rates(_LIVE_SECONDS, lambda line: live.update(Text(line))).add
 
-        def show(now: CaptureResult) -> None:
-            before = last[0]
-            seconds = now.seconds - before.seconds
-            if seconds < 0.5:
-                return
-            last[0] = now
-            rate = (now.received_messages - before.received_messages) / seconds
-            speed = (now.received_bytes - before.received_bytes) / seconds / 1e6
-            if now.copying is not None:
-                live.update(Text(_copy_text(now.copying)))
-                return
-            lag = "unknown" if now.lag_bytes is None else size_text(now.lag_bytes)
-            live.update(
-                Text(
-                    f"{now.received_messages:,} messages, {rate:,.0f}/s, {speed:,.1f} MB/s; "
-                    f"{counted(now.files, 'file')}, recorded up to {lsn_to_text(now.recorded)}, lag {lag}"
-                )
-            )
 
-        yield show
+def _log(line: str) -> None:
+    click.echo(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+
+
+class _Rates:
+    """Describes the progress of captures, with the rates since the line before, at intervals.
+
+    Parameters
+    ----------
+    interval : float
+        Seconds from one line to the next.
+    write : callable
+        Takes a line.
+    """
+
+    def __init__(self, interval: float, write: Callable[[str], None]) -> None:
+        self._interval, self._write = interval, write
+        self._last = CaptureResult()
+
+    def add(self, now: CaptureResult) -> None:
+        """Write a line, if it is time."""
+        before = self._last
+        seconds = now.seconds - before.seconds
+        if seconds < 0 or now.received_messages < before.received_messages:
+            # The capture after a copy, or the next one of a sync.
+            self._last = CaptureResult(seconds=now.seconds)
+        elif seconds >= self._interval:
+            self._last = now
+            self._write(_copy_text(now.copying) if now.copying is not None else _text(now, before, seconds))
+
+
+def _text(now: CaptureResult, before: CaptureResult, seconds: float) -> str:
+    rate = (now.received_messages - before.received_messages) / seconds
+    speed = (now.received_bytes - before.received_bytes) / seconds / 1e6
+    lag = "unknown" if now.lag_bytes is None else size_text(now.lag_bytes)
+    return (
+        f"{now.received_messages:,} messages, {rate:,.0f}/s, {speed:,.1f} MB/s; "
+        f"{counted(now.files, 'file')}, recorded up to {lsn_to_text(now.recorded)}, lag {lag}"
+    )
 
 
 def _copy_text(copying: CopyProgress) -> str:

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from pgdecode.cli import parameters
 from pgdecode.cli.row_history import RowHistory
-from pgdecode.cli.tables import What, print_table
+from pgdecode.cli.tables import TypeNames, What, print_table
 from pgdecode.cli.terminal import is_terminal, standard_output, table_console, warn
 from pgdecode.datasets.single_file import scratch_folder
 from pgdecode.files.change_reader import FileChangeOptions, FileChanges
 from pgdecode.files.change_text import change_lines
 from pgdecode.files.envelope_batches import DecodedBatch, MessageOptions, decoded_batches
 from pgdecode.files.envelope_text import fields_to_decode, json_lines, printable
-from pgdecode.files.file_metadata import notes_of
+from pgdecode.files.file_metadata import notes_of, user_types_of
 from pgdecode.files.message_statistics import CHANGES
 from pgdecode.files.ordered_files import OrderedFiles, ordered_files
 from pgdecode.files.payload_file import PayloadFile
@@ -147,9 +147,9 @@ def cat(
     left = sys.maxsize if limit is None else limit
     remedy = "--mode PERMISSIVE prints the errors of bad messages"
     with standard_output() as write, parameters.suggesting(remedy):
-        show = _rows_as_text(
-            write, "changes" if changes else "messages", is_terminal() if as_json is None else not as_json
-        )
+        as_table = is_terminal() if as_json is None else not as_json
+        types = TypeNames(user_types_of(files) if as_table and not changes else ())
+        show = _rows_as_text(write, "changes" if changes else "messages", types, as_table=as_table)
         while left:
             found = next(lines, None)
             if found is None:
@@ -158,7 +158,9 @@ def cat(
             left -= len(found[:left])
 
 
-def _rows_as_text(write: Callable[[str], object], what: What, as_table: bool) -> Callable[[list[str]], object]:
+def _rows_as_text(
+    write: Callable[[str], object], what: What, types: TypeNames, *, as_table: bool
+) -> Callable[[list[str]], object]:
     """Return a function that writes rows, which are lines of JSON, as they are or as tables."""
     if not as_table:
         return lambda lines: write("".join(f"{line}\n" for line in lines))
@@ -167,7 +169,8 @@ def _rows_as_text(write: Callable[[str], object], what: What, as_table: bool) ->
     def tables(lines: list[str]) -> None:
         for start in range(0, len(lines), _TABLE_ROWS):
             with console.capture() as captured:
-                print_table(console, what, [json.loads(line) for line in lines[start : start + _TABLE_ROWS]])
+                rows = [json.loads(line) for line in lines[start : start + _TABLE_ROWS]]
+                print_table(console, what, rows, types=types)
             write(captured.get())
 
     return tables

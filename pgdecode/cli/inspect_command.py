@@ -20,7 +20,7 @@ from pgdecode.datasets.single_file import staged
 from pgdecode.datasets.target import target_at
 from pgdecode.files.envelope_batches import DecodedBatch, MessageOptions, prepared_batches
 from pgdecode.files.envelope_text import printable
-from pgdecode.files.file_metadata import gaps_of, notes_of
+from pgdecode.files.file_metadata import gaps_of, notes_of, user_types_of
 from pgdecode.files.message_statistics import FIELDS, MessageStatistics
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault, PayloadFile
@@ -142,12 +142,13 @@ def inspect(
             on_rows(batch.n_read)
     if write_catalog is not None:
         _write_catalog(write_catalog, transaction_statistics)
+    user_types = user_types_of(files.files)
     figures = {
         "path": printable(str(path)),
         "files": len(files.files),
         "gaps": [gap.as_dict(path) for gap in gaps_of(files.files)],
         "notes": notes_of(files.files),
-        **message_statistics.as_dict(transaction_statistics),
+        **message_statistics.as_dict(transaction_statistics, user_types),
     }
     if figures["order"]["fault"]:
         figures["order"]["fault"] = in_shell(figures["order"]["fault"])
@@ -155,7 +156,7 @@ def inspect(
         if of_schema and transaction_statistics is not None:
             if not transaction_statistics.complete:
                 raise FileFault(f"{path}: the order of the messages is wrong: {figures['order']['fault']}")
-            changes = schema_changes(transaction_statistics.catalog, transaction_statistics.time_of)
+            changes = schema_changes(transaction_statistics.catalog, transaction_statistics.time_of, user_types)
             write(_json(changes, len(changes)) if as_json else schema_changes_text(changes))
         elif as_json:
             write(_json(figures, len(figures["relations"])))

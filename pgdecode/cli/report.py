@@ -14,9 +14,12 @@ from rich.text import Text
 from pgdecode.files.envelope_text import printable
 from pgdecode.files.message_statistics import CHANGES
 from pgdecode.relations.table_names import qualified_name
+from pgdecode.types.pgtypes import NAME_BY_OID
+from pgdecode.types.type_parser import without_underscore
 
 COLUMNS_SHOWN = 60
 VERSIONS_SHOWN = 10
+_BUILT_IN = frozenset(NAME_BY_OID.values())
 _GLUE = "\u00a0"  # no-break space; in names it is escaped
 
 
@@ -159,23 +162,30 @@ def _indented(text: str) -> Padding:
     return Padding(Text(text), (0, 0, 0, 4))
 
 
-def _columns(columns: list[dict[str, Any]]) -> str:
-    """List columns with their types."""
+def columns_text(columns: list[dict[str, Any]]) -> str:
+    """List columns with their types; * marks those of the key."""
     listed = [
         f"{column['name']}{'*' * column['key']} {column['type'] or column['type_id']}"
         for column in columns[:COLUMNS_SHOWN]
     ]
-    # A name and its type stay on one line.
-    listed = [printable(item).replace(" ", _GLUE) for item in listed]
+    listed = [printable(item) for item in listed]
     if len(columns) > COLUMNS_SHOWN:
         listed.append(f"and {len(columns) - COLUMNS_SHOWN:,} more (--json has all)")
     return ", ".join(listed) or "no columns"
 
 
+def _columns(columns: list[dict[str, Any]]) -> str:
+    """List columns so that a name and its type stay on one line."""
+    return ", ".join(item.replace(" ", _GLUE) for item in columns_text(columns).split(", "))
+
+
 def _types(types: list[dict[str, Any]]) -> Table:
     table = plain_table("type", "#oid")
     for type in types:
-        table.add_row(safe_text(_qualified(type)), str(type["type_id"]))
+        # Only the Type message of a domain has the name of a built-in type.
+        is_domain = not type["namespace"] and without_underscore(type["name"]) in _BUILT_IN
+        sent = f"{'domain over ' if is_domain else ''}{_qualified(type)}"
+        table.add_row(safe_text(type["described"] or sent), str(type["type_id"]))
     return table
 
 

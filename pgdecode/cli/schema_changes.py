@@ -12,14 +12,17 @@ from pgdecode.files.message_statistics import REPLICA_IDENTITIES
 from pgdecode.protocol.messages import Column
 from pgdecode.relations.column_history import histories
 from pgdecode.relations.relation_version import RelationVersion
-from pgdecode.rows.row_schema import type_name
+from pgdecode.rows.row_schema import sql_type_name
 from pgdecode.types.pgtypes import numeric_modifier
+from pgdecode.types.user_types import UserType
 
 SchemaChange = dict[str, Any]
 
 
 def schema_changes(
-    versions: Iterable[RelationVersion], time_of: Callable[[RelationVersion], int | None]
+    versions: Iterable[RelationVersion],
+    time_of: Callable[[RelationVersion], int | None],
+    user_types: Iterable[UserType] = (),
 ) -> list[SchemaChange]:
     """List what changed from one version of each relation to the next, in the order of positions.
 
@@ -28,6 +31,8 @@ def schema_changes(
     versions : iterable of RelationVersion
     time_of : callable
         Returns the time of a version in microseconds, if it is known.
+    user_types : iterable of UserType
+        From the footers of the files.
 
     Returns
     -------
@@ -36,6 +41,7 @@ def schema_changes(
         is table seen, table renamed, column added, column dropped, column renamed, type changed, key changed or replica
         identity changed. A table is seen with its first columns.
     """
+    described = {item.oid: item for item in user_types}
     committed = [version for version in versions if version.visible_from is not None]
     found = []
     for history in histories(dict(enumerate(committed))):
@@ -49,7 +55,7 @@ def schema_changes(
                 "table": after.qualified_name,
                 "relation_id": after.relation_id,
             }
-            for change, column, old, new in _steps(before, after, names):
+            for change, column, old, new in _steps(before, after, names, described):
                 found.append({**about, "change": change, "column": column, "before": old, "after": new})
             before, names = after, next_names
     return sorted(found, key=lambda item: item["position"])
@@ -76,16 +82,19 @@ def _line(item: SchemaChange) -> str:
 
 
 def _steps(
-    before: RelationVersion | None, after: RelationVersion, names: Mapping[str, str]
+    before: RelationVersion | None,
+    after: RelationVersion,
+    names: Mapping[str, str],
+    described: Mapping[int, UserType],
 ) -> Iterator[tuple[str, str | None, str | None, str | None]]:
     """Yield each change: what, the column, and what it was and is. `names` has the new names of columns that stay."""
-    types = _types(after)
+    types = _types(after, described)
     if before is None:
         yield "table seen", None, None, ", ".join(f"{name} {type}" for name, type in types.items()) or None
         return
     if before.qualified_name != after.qualified_name:
         yield "table renamed", None, before.qualified_name, after.qualified_name
-    for old, type in _types(before).items():
+    for old, type in _types(before, described).items():
         new = names.get(old)
         if new is None:
             yield "column dropped", old, type, None
@@ -107,9 +116,9 @@ def _steps(
         yield "key changed", None, ", ".join(keys[0]) or None, ", ".join(keys[1]) or None
 
 
-def _types(version: RelationVersion) -> dict[str, str]:
+def _types(version: RelationVersion, described: Mapping[int, UserType]) -> dict[str, str]:
     known = {item.type_id: item for item in version.types}
-    return {item.name: _type(type_name(item.type_id, known), item) for item in version.columns}
+    return {item.name: _type(sql_type_name(item.type_id, known, described), item) for item in version.columns}
 
 
 def _type(known: str | None, column: Column) -> str:

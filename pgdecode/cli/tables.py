@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
@@ -12,9 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pgdecode.arrow.json_text import encode
+from pgdecode.cli.report import columns_text
 from pgdecode.files.envelope_text import printable
+from pgdecode.files.message_statistics import REPLICA_IDENTITIES
+from pgdecode.protocol.messages import Type
 from pgdecode.relations.table_names import qualified_name
+from pgdecode.rows.row_schema import sql_type_name
+from pgdecode.types.user_types import UserType
 
+# How SQL NULL and a value that was not sent are shown.
+NULL, UNCHANGED = "NULL", "unchanged"
 What = Literal["messages", "changes", "table"]
 Row = Mapping[str, Any]
 
@@ -30,12 +37,30 @@ _STYLES = {
 _TEXT = {"messages": "fields", "changes": "row"}
 
 
-def print_table(console: Console, what: What, rows: Sequence[Row], heading: str = "") -> None:
+class TypeNames:
+    """Names of types, from the footers of files and from the Type messages that have been printed."""
+
+    def __init__(self, user_types: Iterable[UserType] = ()) -> None:
+        self._described = {item.oid: item for item in user_types}
+        self._messages: dict[int, Type] = {}
+
+    def of(self, type_id: int) -> str | None:
+        """Return the name of a type; None if nothing describes it."""
+        return sql_type_name(type_id, self._messages, self._described)
+
+    def add(self, message: Row) -> None:
+        """Add a Type message."""
+        self._messages[message["type_id"]] = Type(message["type_id"], message["namespace"], message["name"])
+
+
+def print_table(
+    console: Console, what: What, rows: Sequence[Row], heading: str = "", types: TypeNames | None = None
+) -> None:
     """Print rows as one table.
 
-    Columns of a table that begin with `_`, which are not its data, come last. SQL NULL is shown as null, a TOASTed
-    value that was not sent as unchanged, and an empty string as "". Long values are cut. Columns that do not fit the
-    width are named below the table.
+    Columns of a table that begin with `_`, which are not its data, come last. SQL NULL is shown as NULL, and a TOASTed
+    value that was not sent as unchanged. Texts that could be mistaken for them, and empty ones, are in quotes. Long
+    values are cut. Columns that do not fit the width are named below the table.
 
     Parameters
     ----------
@@ -44,13 +69,16 @@ def print_table(console: Console, what: What, rows: Sequence[Row], heading: str 
         What the rows are: objects of messages, of changes, or of the rows of one table.
     rows : sequence of mapping
     heading : str
+    types : TypeNames, optional
+        For messages: names of types. Those that the rows describe are added.
     """
     if heading:
         console.print(Text(printable(heading), style="bold"))
     if not rows:
         console.print(Text("no rows", style="dim"))
         return
-    cells = [_CELLS[what](row) for row in rows]
+    known = TypeNames() if types is None else types
+    cells = [_of_message(row, known) if what == "messages" else _CELLS[what](row) for row in rows]
     names = list(dict.fromkeys(name for row in cells for name in row))
     shown, left = _fitting(names, cells, console.width, _TEXT.get(what))
     table = Table(
@@ -94,10 +122,28 @@ def _fitting(
     return shown, left
 
 
-def _of_message(row: Row) -> dict[str, Text]:
+def _of_message(row: Row, types: TypeNames) -> dict[str, Text]:
     kind = "error" if "error" in row else row.get("kind") or "null"
+    if kind in ("type", "relation") and row.keys() >= {"namespace", "name"}:
+        row = _definition(row, types)
     fields = "  ".join(f"{name} {_plain(value)}" for name, value in row.items() if name != "kind")
     return {"kind": Text(kind, style=_STYLES.get(kind, "red" if kind == "error" else "")), "fields": _text(fields)}
+
+
+def _definition(row: Row, types: TypeNames) -> Row:
+    """Write names and columns of a Relation or Type message as `inspect` does."""
+    shown = {name: value for name, value in row.items() if name != "namespace"}
+    if row["kind"] == "type":
+        types.add(row)
+    if "columns" in shown and "replica_identity" in shown:
+        columns = [
+            {**item, "key": bool(item["flags"] & 1), "type": types.of(item["type_id"])} for item in row["columns"]
+        ]
+        del shown["replica_identity"], shown["columns"]
+        identity = REPLICA_IDENTITIES.get(row["replica_identity"], row["replica_identity"])
+        shown.update(columns=columns_text(columns), replica_identity=identity)
+    # The protocol sends pg_catalog as an empty namespace.
+    return {**shown, "name": qualified_name(row["namespace"] or "pg_catalog", row["name"])}
 
 
 def _of_change(row: Row) -> dict[str, Text]:
@@ -111,7 +157,7 @@ def _of_change(row: Row) -> dict[str, Text]:
     unchanged = row.get("unchanged") or ()
     for name in dict.fromkeys((*changed, *unchanged, *values)):
         if name in unchanged:
-            shown.append(f"{', ' if shown else ''}{printable(name)} unchanged", style="dim")
+            shown.append(f"{', ' if shown else ''}{printable(name)} {UNCHANGED}", style="dim")
             continue
         value = values[name]
         shown.append(f"{', ' if shown else ''}{printable(name)} ", style="dim")
@@ -133,16 +179,18 @@ def _of_table(row: Row) -> dict[str, Text]:
     return cells
 
 
-_CELLS: dict[What, Callable[[Row], dict[str, Text]]] = {
-    "messages": _of_message,
+_CELLS: dict[str, Callable[[Row], dict[str, Text]]] = {
     "changes": _of_change,
     "table": _of_table,
 }
-_UNCHANGED = Text("unchanged", style="dim")
+_UNCHANGED = Text(UNCHANGED, style="dim")
 
 
 def _cell(value: Any) -> Text:
-    return Text("null", style="dim") if value is None else _text(_plain(value) or '""')
+    if value is None:
+        return Text(NULL, style="dim")
+    text = _plain(value)
+    return _text(f'"{text}"' if text in ("", NULL, UNCHANGED) else text)
 
 
 def _plain(value: Any) -> str:

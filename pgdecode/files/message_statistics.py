@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +24,9 @@ from pgdecode.protocol.messages import COPY_PREFIX, MESSAGES, Column, LogicalMes
 from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.column_history import renames_of
 from pgdecode.relations.relation_version import RelationVersion
-from pgdecode.rows.row_schema import type_name
+from pgdecode.rows.row_schema import sql_type_name
 from pgdecode.storage.object_path import FilePath
+from pgdecode.types.user_types import UserType
 
 # Envelope columns that `MessageStatistics.add` reads; `kind` as codes.
 FIELDS = (
@@ -156,14 +157,19 @@ class MessageStatistics:
             "stream_blocks": seen["stream_start"],
         }
 
-    def as_dict(self, transaction_statistics: TransactionStatistics | None = None) -> dict[str, Any]:
+    def as_dict(
+        self, transaction_statistics: TransactionStatistics | None = None, user_types: Iterable[UserType] = ()
+    ) -> dict[str, Any]:
         """Return all statistics as plain JSON types.
 
         Parameters
         ----------
         transaction_statistics : TransactionStatistics, optional
             Of the same messages, if they were in slot order.
+        user_types : iterable of UserType
+            From the footers of the files.
         """
+        described = {item.oid: item for item in user_types}
         followed = transaction_statistics is not None and transaction_statistics.complete
         history: dict[int, list[RelationVersion]] = {}
         for version in () if transaction_statistics is None else transaction_statistics.catalog:
@@ -218,12 +224,17 @@ class MessageStatistics:
                         (item, None if transaction_statistics is None else transaction_statistics.time_of(item))
                         for item in history.get(oid, ())
                     ],
-                    self.types,
+                    lambda type_id: sql_type_name(type_id, self.types, described),
                 )
                 for oid, relation in sorted(self.relations.items())
             ],
             "types": [
-                {"type_id": oid, "namespace": type.namespace, "name": type.name}
+                {
+                    "type_id": oid,
+                    "namespace": type.namespace,
+                    "name": type.name,
+                    "described": described[oid].key if oid in described else None,
+                }
                 for oid, type in sorted(self.types.items())
             ],
             "copies": list(self.copies.values()),
@@ -379,7 +390,7 @@ def _relation_dict(
     oid: int,
     relation: RelationStatistics,
     known: Sequence[tuple[RelationVersion, int | None]],
-    types: Mapping[int, Type],
+    type_of: Callable[[int], str | None],
 ) -> dict[str, Any]:
     seen = relation.definition or {}
     renamed: dict[int, dict[str, str]] = {}
@@ -391,7 +402,7 @@ def _relation_dict(
         "name": seen.get("name"),
         "replica_identity": REPLICA_IDENTITIES.get(seen.get("replica_identity", "")),
         "versions": len(relation.versions),
-        "columns": [_column_dict(column, types) for column in seen.get("columns") or []],
+        "columns": [_column_dict(column, type_of) for column in seen.get("columns") or []],
         "history": [
             {
                 "position": version.position,
@@ -401,7 +412,7 @@ def _relation_dict(
                 "namespace": version.relation.namespace,
                 "name": version.name,
                 "replica_identity": REPLICA_IDENTITIES.get(version.replica_identity),
-                "columns": [_column_dict(_as_mapping(column), types) for column in version.columns],
+                "columns": [_column_dict(_as_mapping(column), type_of) for column in version.columns],
                 "renamed": renamed.get(id(version), {}),
             }
             for version, time_us in known
@@ -420,11 +431,11 @@ def _as_mapping(column: Column) -> dict[str, Any]:
     }
 
 
-def _column_dict(column: Mapping[str, Any], types: Mapping[int, Type]) -> dict[str, Any]:
+def _column_dict(column: Mapping[str, Any], type_of: Callable[[int], str | None]) -> dict[str, Any]:
     return {
         "name": column["name"],
         "type_id": column["type_id"],
-        "type": type_name(column["type_id"], types),
+        "type": type_of(column["type_id"]),
         "type_modifier": column["type_modifier"],
         "key": bool(column["flags"] & 1),
     }

@@ -14,6 +14,8 @@ from pgdecode.protocol.options import UnrepresentableValues, check_option
 from pgdecode.relations.relation_facts import RelationFacts
 from pgdecode.rows.type_overrides import Overrides
 from pgdecode.types.pgtypes import NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, has_record, is_partial
+from pgdecode.types.type_parser import without_underscore
+from pgdecode.types.user_types import UserType
 
 
 class RelationLike(Protocol):
@@ -56,6 +58,18 @@ def type_name(type_id: int, type_messages: Mapping[int, Type]) -> str | None:
         return NAME_BY_OID[type_id]
     message = type_messages.get(type_id)
     return None if message is None else message.name
+
+
+def sql_type_name(type_id: int, type_messages: Mapping[int, Type], user_types: Mapping[int, UserType]) -> str | None:
+    """Return the name of a type as SQL has it, such as "mood[]"; None if it is not built in and nothing describes it.
+
+    A Type message has the base type of a domain, and "_mood" for the array. What the server's catalog tells is certain.
+    """
+    described = user_types.get(type_id)
+    if type_id not in NAME_BY_OID and described is not None:
+        return described.key.partition(".")[2] or described.key
+    name = type_name(type_id, type_messages)
+    return None if name is None else without_underscore(name)
 
 
 def decodings(

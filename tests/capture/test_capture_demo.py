@@ -23,7 +23,7 @@ def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path, monkeypa
     assert done.returncode == 0, done.stderr
     for name in demo.TABLES:
         assert f"{name} after them: equal to the server's" in done.stdout
-    for text in ("The changes", "stock 12 → 11", "null", "Cambridge", "cancelled", "95.00", "ada@example.org"):
+    for text in ("The changes", "stock 12 → 11", "NULL", "Cambridge", "cancelled", "95.00", "ada@example.org"):
         assert text in done.stdout
     # Rolled-back changes are not in the result.
     assert len(re.findall(r"\bdelete\b", done.stdout)) == 1

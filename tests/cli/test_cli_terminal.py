@@ -7,9 +7,16 @@ import re
 import warnings
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pgdecode.capture import CaptureResult
+from pgdecode.capture.recorder import CopyProgress
+from pgdecode.cli.capture_command import live_progress
 from pgdecode.cli.terminal import plain_warnings
+from pgdecode.protocol import messages as m
+from pgdecode.types.user_types import by_oid, to_json
 from support.generators.slot import Slot
 from support.generators.slots import UNCHANGED
 from support.shell import SHOP, Shell, on_terminal, repeated, written
@@ -41,16 +48,59 @@ def test_nulls_and_empty_strings_and_unchanged_values_are_visible(run: Shell) ->
     path = written("in.parquet", slot.payloads)
     lines = on_terminal("decode", path, "out.parquet", "--table", f"public.t{T}", "--show", "9").splitlines()
     assert [line.split()[:4] for line in lines if line.startswith(" 1 ")] == [
-        ["1", "null", '""', "insert"],
+        ["1", "NULL", '""', "insert"],
         ["1", "unchanged", "x", "update"],
     ]
+
+
+def test_null_of_sql_differs_from_null_in_a_value_and_from_texts(run: Shell) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "v"], types=[23, 3802], keys=["id"])
+    for number, value in enumerate((None, "null", '"null"')):
+        slot.insert(T, str(number), value)
+    slot.relation(T, ["id", "v"], types=[23, 25], keys=["id"])
+    for number, value in enumerate((None, "null", "NULL", "unchanged", "")):
+        slot.insert(T, str(number), value)
+    slot.commit()
+    path = written("in.parquet", slot.payloads)
+    lines = run("cat", path, "--changes", "--no-json").out.splitlines()[2:]
+    shown = ["NULL", "null", '"null"', "NULL", "null", '"NULL"', '"unchanged"', '""']
+    assert [line.split("v ")[1].strip() for line in lines] == shown
+
+
+def test_types_have_the_names_that_sql_has(run: Shell) -> None:
+    """A Type message has the base type of a domain, and "_mood" for an array. Footers of a capture have the names."""
+    oids = {16385: "_mood", 16386: "mood", 16394: "varchar"}
+    slot = Slot()
+    slot.begin(7)
+    for oid, name in oids.items():
+        slot.send(m.Type(type_id=oid, namespace="" if name == "varchar" else "public", name=name))
+    slot.relation(T, ["id", "ms", "m", "i"], types=[23, *oids], keys=["id"])
+    slot.commit()
+    table = pa.table({"data": pa.array(slot.payloads, pa.binary())})
+    pq.write_table(table, "sent.parquet")
+    described = [by_oid(16394, "public.iban", "varchar(34)"), by_oid(16385, "public.mood[]", "16386[]")]
+    described.append(by_oid(16386, "public.mood", "enum"))
+    pq.write_table(table.replace_schema_metadata({b"pgdecode.types": to_json(described)}), "described.parquet")
+    for name, columns, domain in (
+        ("sent", "id* int4, ms mood[], m mood, i varchar", "domain over pg_catalog.varchar"),
+        ("described", "id* int4, ms mood[], m mood, i iban", "public.iban"),
+    ):
+        path = Path(f"{name}.parquet")
+        text = run("inspect", path).out
+        assert f"    {columns}\n" in text
+        assert re.search(rf"^{domain} +16394$", text, re.MULTILINE)
+        relation = run("cat", path, "--no-json", "--kind", "type,relation").out.splitlines()[-1]
+        assert f"name public.t{T}  columns {columns}  r" in relation
+        assert f"seen with {columns.replace('*', '')}\n" in run("inspect", path, "--schema-changes").out
 
 
 def test_cat_prints_messages_as_rows_of_a_table(run: Shell) -> None:
     header, _, begin, relation = on_terminal("cat", SHOP, "--limit", "2").splitlines()
     assert header.split() == ["kind", "fields"]
     assert begin.split()[:3] == ["begin", "xid", "102116"]
-    assert relation.startswith("relation   relation_id 19182  namespace public  name products")
+    assert relation.startswith("relation   relation_id 19182  name public.products  columns sku* text, title text, ")
     assert relation.endswith("…")
 
 
@@ -90,7 +140,9 @@ def test_control_characters_are_escaped(run: Shell, options: tuple[str, ...]) ->
 def test_progress_in_rows_of_the_input_appears_after_a_second(run: Shell) -> None:
     path = repeated(SHOP, 3000, 10**6, Path())
     text = on_terminal("decode", path, "out.parquet")
-    assert re.search(r"[\d,]+ of 3,159,000 rows +[\d,]+ rows/s", text)
+    rows = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) of 3,159,000 rows +[\d,]+ rows/s", text)]
+    assert rows
+    assert rows == sorted(rows)
     assert "rows/s" not in on_terminal("decode", SHOP, "again.parquet")
 
 
@@ -134,6 +186,22 @@ def test_options_are_in_groups(run: Shell) -> None:
     assert headings[:3] == ["What to write", "Input", "Messages"]
     assert "Options" not in headings
     assert lines.index("Bad messages:") < next(at for at, line in enumerate(lines) if line.startswith("  --bad FILE"))
+
+
+def test_a_capture_without_a_terminal_logs_a_line_every_minute(capfd: pytest.CaptureFixture[str]) -> None:
+    with live_progress() as show:
+        # The second capture of a sync counts from the beginning.
+        for seconds, n in ((0.1, 10), (59, 100), (60, 120), (61, 130), (120.5, 200), (0.1, 5), (70, 75)):
+            show(CaptureResult(received_messages=n, received_bytes=n * 10**6, seconds=seconds, files=1, recorded=255))
+        copying = CopyProgress("public.a", 3, 4, 1.0, 1, 2)
+        show(CaptureResult(received_messages=80, seconds=131, copying=copying))
+    lines = capfd.readouterr().err.splitlines()
+    assert [re.sub(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", "", line) for line in lines] == [
+        "120 messages, 2/s, 2.0 MB/s; 1 file, recorded up to 0/FF, lag unknown",
+        "200 messages, 1/s, 1.3 MB/s; 1 file, recorded up to 0/FF, lag unknown",
+        "75 messages, 1/s, 1.1 MB/s; 1 file, recorded up to 0/FF, lag unknown",
+        "copying public.a (1 of 2): 3 of 4 rows, 3/s, 0:00:00 left",
+    ]
 
 
 def test_warnings_of_the_library_are_one_line_and_others_are_as_usual() -> None:
