@@ -71,7 +71,7 @@ def state_to_json(state: ReplicationState, *, with_payloads: bool = True) -> dic
             "has_head": skipped.has_head,
             "has_streamed_head": skipped.has_streamed_head,
         },
-        "catalog": _relations_to_json(state.relations),
+        "catalog": _relations_to_json(state.relations, state.position),
     }
 
 
@@ -259,12 +259,13 @@ def _skipped_from_json(plain: Mapping[str, Any]) -> Skipped:
     return Skipped(n, xids, set(plain["gids"]), bool(plain["has_head"]), bool(plain["has_streamed_head"]))
 
 
-def _relations_to_json(relations: RelationTracker) -> dict[str, Any]:
+def _relations_to_json(relations: RelationTracker, position: int) -> dict[str, Any]:
     # Sorted by OID and xid: the order of the dictionaries depends on messages that no longer count, such as those of
     # an aborted sub-transaction. Equal states have equal JSON.
+    facts = [stated_to_json(item) for item in relations.facts_from(position)]
     return {
         "versions": [version_to_json(item) for item in relations.versions],
-        **({"facts": [stated_to_json(item) for item in relations.facts]} if relations.facts else {}),
+        **({"facts": facts} if facts else {}),
         "shape": sorted(relations.in_shape),
         "visible": [[oid, *sent] for oid, sent in _in_order(relations.common)],
         "types": [[sent.position, type_to_json(sent.type)] for _, sent in _in_order(relations.types)],

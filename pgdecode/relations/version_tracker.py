@@ -271,9 +271,16 @@ class RelationTracker:
         """Add facts, in the order of their positions. Those of earlier messages do not change."""
         for item in facts:
             known = self._facts_by_id.setdefault(item.relation.relation_id, [])
-            if item not in known:
+            last = next((other for other in reversed(known) if other.relation == item.relation), None)
+            # Each captured file states them again.
+            if last is None or (last.position < item.position and last.facts != item.facts):
                 self.undo_log.append(self.facts, item)
                 self.undo_log.append(known, item)
+
+    def facts_from(self, position: int) -> list[StatedFacts]:
+        """List the facts that messages from a position on may use."""
+        last = {item.relation: item for item in self.facts if item.position < position}
+        return [item for item in self.facts if item.position >= position or last[item.relation] is item]
 
     # -- lookup ------------------------------------------------------------------------------------------------------
 

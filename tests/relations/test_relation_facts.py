@@ -146,3 +146,23 @@ def test_facts_for_another_number_of_columns_are_refused() -> None:
     text = stated(slot_of(["id"]), facts_of((1,), (None,), (1,), STORAGE)).to_json()
     with pytest.raises(ValueError, match="facts of 2 columns, the relation has 1"):
         RelationCatalog.from_json(text.replace('"attnums": [1]', '"attnums": [1, 2]'))
+
+
+def test_a_state_has_only_the_facts_that_later_messages_may_use() -> None:
+    columns = ["id", "note"]
+    slot, n_rounds = slot_of(*[columns] * 12), 12
+    # Each captured file states them again, and a table that is truncated has another file.
+    facts = [facts_of((1, 2), (None, None), (1,), ((TABLE, 100 + number // 3),)) for number in range(n_rounds)]
+    whole = ChangeDecoder(catalog=stated(slot, *facts))
+    whole.decode(slot.payloads, range(len(slot.payloads)))
+    state: Any = None
+    for number in range(n_rounds):
+        # A call gets the footers of the files that it reads, the last of which it has read in part before.
+        found = stated(slot, *facts).facts[max(number - 1, 0) : number + 1]
+        decoder = ChangeDecoder(catalog=RelationCatalog((), found), state=state)
+        rows = range(4 * number, 4 * number + 4)
+        decoder.decode(slot.payloads[rows.start : rows.stop], rows)
+        state = decoder.state
+        [kept] = state["catalog"]["facts"]
+        assert kept["facts"]["storage"] == ((TABLE, 100 + number // 3),)
+    assert state == whole.state
