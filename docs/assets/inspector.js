@@ -1,4 +1,4 @@
-// The payload inspector: decodes one pgoutput message in the browser, and shows where each field lies.
+// The payload inspector: decodes pgoutput messages in the browser, and shows where each field lies.
 // The layout of the messages is in messages.json, which `make readme` writes from pgdecode/protocol/messages.py.
 "use strict";
 
@@ -7,6 +7,8 @@ globalThis.inspector = (() => {
     const MAX_INT64 = 2n ** 63n - 1n;
     const MAX_LENGTH = 0x3fffffff; // MaxAllocSize, utils/memutils.h
     const FRAME_BYTES = 25; // XLogData: tag, start, end, time
+    const KEEPALIVE_BYTES = 18; // tag, end of WAL, time, whether an answer is requested
+    const MOST_SHOWN = 500; // payloads
 
     class Fault extends Error {
         constructor(code, offset, detail) {
@@ -16,10 +18,11 @@ globalThis.inspector = (() => {
         }
     }
 
-    // -- input: hexadecimal or base64 ------------------------------------------------------------------------------
+    // -- input: what is pasted, as payloads ------------------------------------------------------------------------
 
-    function bytesFrom(text) {
-        const plain = text.replace(/\\x|^\s*0x|[\s"',]/g, "");
+    /** Bytes of hexadecimal digits or base64, with any spaces between them; null if the text is neither. */
+    function decodedText(text) {
+        const plain = text.replace(/\\+x|^\s*0x|[\s"',]/g, "");
         if (/^(?:[0-9a-fA-F]{2})*$/.test(plain)) {
             return Uint8Array.from(plain.match(/../g) ?? [], (pair) => parseInt(pair, 16));
         }
@@ -27,7 +30,128 @@ globalThis.inspector = (() => {
             const standard = plain.replace(/-/g, "+").replace(/_/g, "/");
             return Uint8Array.from(atob(standard), (letter) => letter.charCodeAt(0));
         }
-        throw new Error("This is neither hexadecimal nor base64. An odd number of hexadecimal digits is not either.");
+        return null;
+    }
+
+    function bytesFrom(text) {
+        const bytes = decodedText(text);
+        if (bytes) return bytes;
+        const what = looksLike(text);
+        throw new Error(
+            what ? `This looks like ${what}.` : "This is neither hexadecimal nor base64. Each byte has two hexadecimal digits.",
+        );
+    }
+
+    /** The format that a text or bytes appear to have, in the words of pgdecode's commands; null if it is not recognised. */
+    function looksLike(value) {
+        const text = typeof value === "string" ? value : latin1(value);
+        const start = text.trimStart().slice(0, 400);
+        const instead = "read the slot with the plugin pgoutput instead";
+        if (/^[{[]/.test(start)) {
+            const isEvent = start.includes('"op"') && /"(?:before|after|source)"/.test(start);
+            if (/"payload"\s*:\s*\{/.test(start) || isEvent) return "JSON from Debezium, which has already decoded pgoutput";
+            return `${/"(?:change|action)"/.test(start) ? "wal2json" : "JSON"}: ${instead}`;
+        }
+        if (/^(?:(?:BEGIN|COMMIT)(?: \d+)?(?:\s|$)|table .+: (?:INSERT|UPDATE|DELETE|TRUNCATE):)/.test(start)) {
+            return `text of test_decoding: ${instead}`;
+        }
+        if (/^[ -~]*\\(?:[0-3][0-7]{2}|\\)[ -~]*$/.test(start) && /^[A-Za-z]/.test(start)) {
+            return "bytea in escape format: SET bytea_output = hex, and read the slot again";
+        }
+        if (text.startsWith("\x1f\x8b") || text.startsWith("\x28\xb5\x2f\xfd")) return "compressed data: decompress it first";
+        return null;
+    }
+
+    const latin1 = (bytes) => Array.from(bytes.subarray(0, 1000), (byte) => String.fromCharCode(byte)).join("");
+    const LSN = /\b[0-9A-F]{1,8}\/[0-9A-F]{1,8}\b/i;
+
+    /** Payloads of a dump of xxd, hexdump -C, od -A x -t x1 or Wireshark, whose offsets must be right; null if it is none. */
+    function dumped(lines) {
+        const payloads = [];
+        let bytes = null;
+        let isRepeated = false;
+        for (const line of lines) {
+            if (line.trim() === "*" && bytes?.length) {
+                isRepeated = true;
+                continue;
+            }
+            const [, digits, colon, rest] = line.match(/^\s*([0-9a-f]{4,16})(:?)(\s.*)?$/i) ?? [];
+            if (digits === undefined) return null;
+            const offset = parseInt(digits, 16);
+            while (isRepeated && bytes.length < offset) bytes.push(...bytes.slice(-16));
+            isRepeated = false;
+            if (offset === 0) payloads.push((bytes = []));
+            if (offset !== bytes?.length) return null;
+            const columns = (rest ?? "").replace(/\|.*$/, "").trim().split(colon ? /\s{2,}/ : /\s{3,}/)[0];
+            if (!/^[0-9a-f\s]*$/i.test(columns)) return null;
+            bytes.push(...(columns.replace(/\s/g, "").match(/../g) ?? []).map((pair) => parseInt(pair, 16)));
+        }
+        // A single line without spaces is digits of a payload.
+        return payloads.length && bytes.length ? payloads.map((one) => ({ bytes: Uint8Array.from(one) })) : null;
+    }
+
+    /** The bytes of a literal of Python such as b'B\x00'. */
+    function literalBytes(text) {
+        const escapes = { n: 10, r: 13, t: 9, "\\": 92, "'": 39, '"': 34 };
+        const parts = text.match(/\\x[0-9a-f]{2}|\\.|[^\\]/gis) ?? [];
+        const code = (part) => (/^\\x/i.test(part) ? parseInt(part.slice(2), 16) : escapes[part[1]]);
+        return Uint8Array.from(parts, (part) => (part[0] === "\\" ? code(part) : part.charCodeAt(0)));
+    }
+
+    /** The payload in a line of psql, of CSV or of JSON; null in a heading, and undefined if there is none. */
+    function payloadIn(line) {
+        const lsn = line.match(LSN)?.[0].toUpperCase();
+        if (/^[\s+|─┼-]+$|^\(\d+ rows?\)$|^-\[ RECORD \d+ \][-+]*$|^\W*(?:(?:lsn|xid|data|seq)\W*)+$/i.test(line)) return null;
+        const literal = line.match(/^b(['"])(.*)\1,?$/s);
+        if (literal) return { bytes: literalBytes(literal[2]) };
+        if (/^\s*[{[]/.test(line)) {
+            let item;
+            try {
+                item = JSON.parse(line.replace(/,\s*$/, ""));
+            } catch {
+                return undefined;
+            }
+            const data = Array.isArray(item) ? item[2] : item.data;
+            const bytes = typeof data === "string" ? decodedText(data) : null;
+            return bytes ? { bytes, lsn } : undefined;
+        }
+        const escaped = line.match(/\\{1,2}x([0-9a-f]*)/i);
+        if (escaped) return escaped[1].length % 2 ? undefined : { bytes: decodedText(escaped[1]), lsn };
+        if (/^\s*(?:lsn|xid|seq)\s*\|/.test(line)) return null;
+        const bytes = decodedText(line.split(/[|,;\t]/).at(-1));
+        return bytes?.length ? { bytes, lsn } : undefined;
+    }
+
+    /** The payloads of a pasted text, each with its LSN if the text has it. Throws an Error if there is none. */
+    function payloadsFrom(text, table) {
+        const lines = text.split(/\r?\n/).filter((line) => line.trim());
+        const cells = lines.map((line) => (/^b['"]/.test(line) ? "" : line.split("|").at(-1).trim()));
+        // Some of these texts would also be base64.
+        const foreign = cells.map(looksLike).find((what) => what && !what.includes("JSON") && !what.includes("json"));
+        if (foreign) throw new Error(`This looks like ${foreign}.`);
+        const dump = lines.length > 1 || /^\s*0+:?\s/.test(text) ? dumped(lines) : null;
+        if (dump) return dump;
+        const isPayload = (bytes) => bytes?.length && (isFrame(bytes) || table.messages.some((item) => item.tag.charCodeAt(0) === bytes[0]));
+        const joined = decodedText(text);
+        const escapes = text.match(/\\x/g)?.length ?? 0;
+        if (joined && escapes <= 1 && (lines.length === 1 || !decode(joined, table).fault)) return [{ bytes: joined }];
+        const items = lines.map((line, i) => ({ line: i + 1, read: payloadIn(line), text: line }));
+        const payloads = items.filter((item) => item.read?.bytes);
+        const json = payloads.length ? null : cells.map(looksLike).find((what) => what);
+        if (json) throw new Error(`This looks like ${json}.`);
+        if (!payloads.length || (!escapes && joined && !payloads.every((item) => isPayload(item.read.bytes)))) {
+            return [{ bytes: bytesFrom(text) }];
+        }
+        // With psql's expanded display, the LSN is in a line before.
+        let lsn;
+        const shown = [];
+        for (const { line, read, text: one } of items) {
+            if (read === null) lsn = one.match(LSN)?.[0].toUpperCase() ?? lsn;
+            else if (read === undefined) shown.push({ error: `Line ${line} has no payload that can be read.` });
+            else shown.push({ ...read, lsn: read.lsn ?? lsn });
+            if (read?.bytes) lsn = undefined;
+        }
+        return shown;
     }
 
     // -- reading ---------------------------------------------------------------------------------------------------
@@ -115,6 +239,7 @@ globalThis.inspector = (() => {
                 const what = { n: "null", u: "unchanged TOAST value, not sent", t: "text", b: "binary" }[kind];
                 const length = value === null ? "" : `, ${value.length} bytes`;
                 this.note(`${name}[${i}]`, start, value === null ? what : shownBytes(value, kind), `${kind}: ${what}${length}`);
+                this.fields.at(-1).cell = { index: i, kind, value };
             }
             return [values, formats];
         }
@@ -318,17 +443,126 @@ globalThis.inspector = (() => {
 
     // -- the page --------------------------------------------------------------------------------------------------
 
-    /** Split a replication frame: its fields, and the payload in it. Other bytes are a payload as they are. */
+    const isFrame = (bytes) => "wkd".includes(String.fromCharCode(bytes[0]));
+
+    /**
+     * Split what wraps payloads: CopyData messages of the wire (d), XLogData frames (w) and keepalives (k).
+     * Each part has the fields of its frame, and the payload in it; a keepalive has none.
+     */
     function unframed(bytes) {
-        if (bytes[0] !== 0x77 || bytes.length < FRAME_BYTES) return { fields: [], payload: bytes, skipped: 0 };
-        const view = new DataView(bytes.buffer, bytes.byteOffset);
-        const fields = [
-            { name: "frame", start: 0, end: 1, value: "w", note: "XLogData of the replication protocol" },
-            { name: "frame start", start: 1, end: 9, value: lsnText(view.getBigUint64(1)), note: "LSN of the frame" },
-            { name: "frame end", start: 9, end: 17, value: lsnText(view.getBigUint64(9)), note: "end of WAL on the server" },
-            { name: "frame time", start: 17, end: 25, value: timeText(view.getBigInt64(17) + EPOCH_US), note: "" },
-        ];
-        return { fields, payload: bytes.subarray(FRAME_BYTES), skipped: FRAME_BYTES };
+        const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+        const parts = [];
+        let start = 0;
+        const fields = [];
+        const note = (name, size, value, meaning) => {
+            fields.push({ name, start, end: start + size, value, note: meaning });
+            start += size;
+        };
+        let end = bytes.length;
+        if (bytes[0] === 0x64 && bytes.length >= 5) {
+            // CopyData: 'd', the length with itself, and the content. Several may follow each other.
+            end = 1 + view.getUint32(1);
+            if (end < 5 || end > bytes.length) end = bytes.length;
+            note("CopyData", 1, "d", "a message of the wire protocol");
+            note("CopyData length", 4, view.getUint32(1), "bytes, with the length itself");
+        }
+        const tag = start < end ? String.fromCharCode(bytes[start]) : "";
+        if (tag === "w" && end - start >= FRAME_BYTES) {
+            note("frame", 1, "w", "XLogData of the replication protocol");
+            note("frame start", 8, lsnText(view.getBigUint64(start)), "LSN of the frame");
+            note("frame end", 8, lsnText(view.getBigUint64(start)), "end of WAL on the server");
+            note("frame time", 8, timeText(view.getBigInt64(start) + EPOCH_US), "the server's clock");
+        } else if (tag === "k" && end - start === KEEPALIVE_BYTES) {
+            note("frame", 1, "k", "keepalive of the replication protocol, without a payload");
+            note("end of WAL", 8, lsnText(view.getBigUint64(start)), "on the server");
+            note("time", 8, timeText(view.getBigInt64(start) + EPOCH_US), "the server's clock");
+            note("reply requested", 1, bytes[start], bytes[start] ? "the server waits for an answer" : "");
+            parts.push({ bytes: bytes.subarray(0, end), fields, payload: null, skipped: end });
+        }
+        if (!parts.length) {
+            parts.push({ bytes: bytes.subarray(0, end), fields, payload: bytes.subarray(start, end), skipped: start });
+        }
+        return end < bytes.length ? [...parts, ...unframed(bytes.subarray(end))] : parts;
+    }
+
+    /** Decode payloads that follow each other: relations name the columns of rows, and streams tell which carry an xid. */
+    function decodeAll(items, table, inStream = null, strict = true) {
+        const relations = new Map();
+        const types = { ...table.types };
+        let isStream = null;
+        const parts = items.flatMap((item) => (item.error ? [item] : unframed(item.bytes).map((part) => ({ ...item, ...part }))));
+        return parts.map((part) => {
+            if (part.error) return part;
+            if (part.payload === null) {
+                const text = `end of WAL ${part.fields.at(-3).value}, time ${part.fields.at(-2).value}`;
+                return { ...part, answer: { fields: [], about: null, fault: null, message: {} }, summary: text };
+            }
+            const answer = decode(part.payload, table, inStream ?? isStream, strict);
+            const { message } = answer;
+            if (!answer.fault && inStream === null) {
+                if (message.kind === "stream_start") isStream = true;
+                if (message.kind === "stream_stop") isStream = false;
+            }
+            if (!answer.fault && message.kind === "type") types[message.type_id] = message.name;
+            if (!answer.fault && message.kind === "relation") relations.set(message.relation_id, message);
+            const relation = relations.get(message.relation_id);
+            for (const field of answer.fields) {
+                const column = field.cell && relation?.columns[field.cell.index];
+                if (!column) continue;
+                const type = types[column.type_id] ?? `type ${column.type_id}`;
+                field.name += ` ${column.name}`;
+                field.note = `${type}, ${field.note.replace(/^.: /, "")}`;
+                if (field.cell.kind === "b") field.value = binaryText(field.cell.value, type) ?? field.value;
+            }
+            return { ...part, answer, relation, summary: summary(answer, relation, types) };
+        });
+    }
+
+    /** The text of a binary value of a simple type; null if the type or the length is another one. */
+    function binaryText(bytes, type) {
+        const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+        const readers = {
+            bool: [1, () => String(view.getUint8(0) !== 0)],
+            int2: [2, () => view.getInt16(0)],
+            int4: [4, () => view.getInt32(0)],
+            int8: [8, () => view.getBigInt64(0)],
+            oid: [4, () => view.getUint32(0)],
+            float4: [4, () => view.getFloat32(0)],
+            float8: [8, () => view.getFloat64(0)],
+            date: [4, () => timeText(BigInt(view.getInt32(0)) * 86400000000n + EPOCH_US).replace(/T.*/, "")],
+            timestamp: [8, () => timeText(view.getBigInt64(0) + EPOCH_US).replace("Z", "")],
+            timestamptz: [8, () => timeText(view.getBigInt64(0) + EPOCH_US)],
+            uuid: [16, () => hex(bytes).replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-")],
+        };
+        if (["text", "varchar", "bpchar", "name", "json", "xml"].includes(type)) return shownBytes(bytes, "t");
+        const [size, read] = readers[type] ?? [];
+        return size === bytes.length ? String(read()) : null;
+    }
+
+    const shortened = (text, most) => (text.length > most ? `${text.slice(0, most)}…` : text);
+
+    /** What a message says, on one line. */
+    function summary({ fields, message, fault }, relation, types) {
+        if (fault) return fault.code;
+        if (message.kind === "relation") {
+            const columns = message.columns.map(
+                (item) => `${item.name}${item.flags & 1 ? "*" : ""} ${types[item.type_id] ?? `type ${item.type_id}`}`,
+            );
+            return `${message.namespace || "pg_catalog"}.${message.name}: ${columns.join(", ")}`;
+        }
+        if (message.relation_id !== undefined) {
+            const name = relation ? `${relation.namespace || "pg_catalog"}.${relation.name}` : `relation ${message.relation_id}`;
+            const sent = fields.filter((field) => field.cell && field.cell.kind !== "u");
+            const news = sent.filter((field) => field.name.startsWith("new"));
+            const cells = (news.length ? news : sent).map(
+                (field) => `${field.name.replace(/^\w+\[\d+\] /, "")} ${shortened(String(field.value), 40)}`,
+            );
+            return `${name}: ${cells.join(", ")}`;
+        }
+        return fields
+            .slice(1)
+            .map((field) => `${field.name} ${field.value}`)
+            .join(", ");
     }
 
     function element(name, properties = {}, ...children) {
@@ -374,34 +608,33 @@ globalThis.inspector = (() => {
         return element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
     }
 
-    function show(place, text, table, inStream) {
-        place.replaceChildren();
-        if (!text.trim()) return;
-        let bytes;
-        try {
-            bytes = bytesFrom(text);
-        } catch (error) {
-            place.append(element("p", { className: "fault-text" }, error.message));
-            return;
-        }
-        const frame = unframed(bytes);
-        const answer = decode(frame.payload, table, inStream);
-        const moved = (field) => ({ ...field, start: field.start + frame.skipped, end: field.end + frame.skipped });
-        const fields = [...frame.fields, ...answer.fields.map(moved)];
-        const fault = answer.fault && { ...answer.fault, offset: answer.fault.offset + frame.skipped };
+    const plain = (text) => text.replace(/`/g, "");
+
+    /** What follows a fault: the format that the bytes appear to have, or else the remedy of its code. */
+    function remedy(fault, payload, table) {
+        if (fault.code !== "UNKNOWN_TAG") return plain(table.errors[fault.code]?.remedy ?? "");
+        const what = looksLike(payload);
+        return what ? `This looks like ${what}.` : "This is no pgoutput message, and no other format that is recognised.";
+    }
+
+    /** The elements of one payload: what it is, its fault, its bytes and its fields. */
+    function shown(part, table) {
+        const { bytes, answer, skipped, payload } = part;
+        const moved = (field) => ({ ...field, start: field.start + skipped, end: field.end + skipped });
+        const fields = [...part.fields, ...answer.fields.map(moved)];
+        const fault = answer.fault && { ...answer.fault, offset: answer.fault.offset + skipped };
+        const elements = [];
         if (answer.about) {
             const link = element("a", { href: "../messages/#messages" }, `${answer.about.name} (${answer.about.tag})`);
-            place.append(element("p", { className: "about" }, link, `: ${answer.about.about} ${bytes.length} bytes.`));
+            elements.push(element("p", { className: "about" }, link, `: ${plain(answer.about.about)} ${bytes.length} bytes.`));
         }
-        if (answer.note) place.append(element("p", {}, answer.note));
+        if (answer.note) elements.push(element("p", {}, answer.note));
         if (fault) {
             const link = element("a", { href: `../errors/#${fault.code.toLowerCase()}` }, fault.code);
-            const remedy = table.errors[fault.code]?.remedy.replace(/`/g, "") ?? "";
-            place.append(
-                element("p", { className: "fault-text" }, link, ` at offset ${fault.offset}: ${fault.detail}. ${remedy}`),
-            );
+            const text = ` at offset ${fault.offset}: ${fault.detail}. ${remedy(fault, payload, table)}`;
+            elements.push(element("p", { className: "fault-text" }, link, text));
         }
-        place.append(dump(bytes, fields, fault), fieldTable(fields));
+        const place = element("div", {}, ...elements, dump(bytes, fields, fault), fieldTable(fields));
         for (const cell of place.querySelectorAll("[data-field]")) {
             cell.addEventListener("mouseenter", () => {
                 for (const other of place.querySelectorAll("[data-field]")) {
@@ -409,6 +642,47 @@ globalThis.inspector = (() => {
                 }
             });
         }
+        return place;
+    }
+
+    function show(place, text, table, inStream) {
+        place.replaceChildren();
+        if (!text.trim()) return;
+        let parts;
+        try {
+            parts = decodeAll(payloadsFrom(text, table), table, inStream);
+        } catch (error) {
+            place.append(element("p", { className: "fault-text" }, error.message));
+            return;
+        }
+        if (parts.length === 1) {
+            place.append(parts[0].error ? element("p", { className: "fault-text" }, parts[0].error) : shown(parts[0], table));
+            return;
+        }
+        const faults = parts.filter((part) => part.error || part.answer.fault).length;
+        place.append(element("p", { className: "about" }, `${parts.length} payloads, ${faults} with a fault.`));
+        for (const [i, part] of parts.slice(0, MOST_SHOWN).entries()) {
+            if (part.error) {
+                place.append(element("p", { className: "fault-text" }, part.error));
+                continue;
+            }
+            const name = part.answer.about?.name ?? (part.payload === null ? "Keepalive" : "No message");
+            const heading = element(
+                "summary",
+                {},
+                element("strong", {}, `${i + 1} ${name}`),
+                part.lsn ? ` at ${part.lsn}` : "",
+                part.summary ? ` · ${shortened(part.summary, 240)}` : "",
+            );
+            const details = element("details", { className: part.answer.fault ? "failure" : "abstract" }, heading);
+            // Fields are made when they are first looked at: a paste may have many payloads.
+            const fill = () => details.open && details.children.length === 1 && details.append(shown(part, table));
+            details.addEventListener("toggle", fill);
+            details.open = Boolean(part.answer.fault) && faults <= 3;
+            fill();
+            place.append(details);
+        }
+        if (parts.length > MOST_SHOWN) place.append(element("p", {}, `… ${parts.length - MOST_SHOWN} more payloads`));
     }
 
     async function start(root) {
@@ -431,7 +705,7 @@ globalThis.inspector = (() => {
         update();
     }
 
-    return { bytesFrom, decode, start };
+    return { bytesFrom, decode, decodeAll, looksLike, payloadsFrom, start };
 })();
 
 if (globalThis.document) {
