@@ -37,6 +37,14 @@ ORDER = (
     "type_messages",
     *("unrepresentable", "name_clash", "encoding", "datestyle", "others", "years", "threads", "limits", "strict_flags"),
 )
+# Options by what they are for, as docs/options.md lists them.
+TASKS = {
+    "Read payloads": ("payload", "unwrap", "position", "session", "in_stream"),
+    "Begin, and go on": ("start", "catalog", "drop_duplicates", "accept_gap"),
+    "Bad payloads and values": ("mode", "empty", "unrepresentable", "limits", "strict_flags"),
+    "Types and names": ("types", "columns", "renames", "name_clash", "encoding", "datestyle"),
+    "Rows and columns of the result": ("as_of", "include_uncommitted", "shape", "fields", "keep"),
+}
 PYTHON: dict[str, Callable[..., Any]] = {
     "decode_messages": pgdecode.decode_messages,
     "decode_rows": pgdecode.decode_rows,
@@ -134,13 +142,25 @@ def command_defaults() -> str:
 
 
 def declared() -> str:
-    """One line per option of changes and tables: its default, and what it means."""
-    lines = ["| option | default | meaning |", "|---|---|---|"]
+    """The options of each task: default, and what they mean."""
     declarations = declared_options(Options)
-    for name in (*DecoderKeywords.__annotations__, *AsOfKeywords.__annotations__):
-        meaning = re.sub(r"'(\w+)'", r'`"\1"`', declarations[name].help)
-        lines.append(f"| `{name}` | `{source_text(DEFAULTS[name])}` | {meaning} |")
-    return "\n".join(lines) + "\n"
+    flags = {item.name: item for item in command_named("decode").params if isinstance(item, click.Option)}
+    names = {*DecoderKeywords.__annotations__, *AsOfKeywords.__annotations__}
+    missing = names - {name for task in TASKS.values() for name in task}
+    assert not missing, f"TASKS has no {sorted(missing)}"
+    lines = []
+    for heading, task in TASKS.items():
+        lines += [f"### {heading}", "", "| option | default | meaning |", "|---|---|---|"]
+        for name in task:
+            if name in names:
+                default, meaning = source_text(DEFAULTS[name]), declarations[name].help
+            else:
+                default = {"none": "None", "off": "False"}.get(flag_text(flags[name]), f'"{flag_text(flags[name])}"')
+                meaning = flags[name].help or ""
+            meaning = re.sub(r"'(\w+)'", r'`"\1"`', meaning)
+            lines.append(f"| `{name}` | `{default}` | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def values() -> str:

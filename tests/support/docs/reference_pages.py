@@ -58,27 +58,15 @@ def families() -> Iterator[tuple[str, pa.DataType]]:
         yield item.name, item.arrow(-1)
 
 
-def bounds_as_t(text: str) -> str:
-    """The text of a range's type with T for the type of its bounds."""
-    return re.sub(r"(lower|upper): .*?, (?=upper|lower_)", r"\1: T, ", text)
-
-
 def type_table() -> str:
-    """One line per Arrow type, and one for all ranges: the PostgreSQL types that it holds, and its Spark type."""
+    """One line per PostgreSQL type: its Arrow type and its Spark type."""
     from spark_udfs.schema.spark_types import spark_schema, supported_schema
 
-    ranges = {item.name for item in pgtypes.RANGES}
-    names: dict[tuple[str, str], list[str]] = {}
-    for name, arrow in families():
+    lines = ["| PostgreSQL | Arrow | Spark |", "|---|---|---|"]
+    for name, arrow in sorted(families()):
         supported = supported_schema(pa.schema([("v", arrow)]), has_time=False)
         spark = re.sub(r"([:,])(?=\w*[a-z])", r"\1 ", spark_schema(supported).fields[0].dataType.simpleString())
-        shown = (str(arrow), spark)
-        if name in ranges:
-            shown = (bounds_as_t(shown[0]), bounds_as_t(shown[1]))
-        names.setdefault(shown, []).append(name)
-    lines = ["| PostgreSQL | Arrow | Spark |", "|---|---|---|"]
-    for (arrow_text, spark), items in names.items():
-        lines.append(f"| {', '.join(f'`{item}`' for item in sorted(items))} | `{arrow_text}` | `{spark}` |")
+        lines.append(f"| `{name}` | `{arrow}` | `{spark}` |")
     return "\n".join(lines) + "\n"
 
 
