@@ -18,6 +18,10 @@ class RequestError(CaptureError):
     """The request cannot be carried out: a wrong option or name, a missing permission, an unreachable server."""
 
 
+class FolderBusyError(RequestError):
+    """Another capture writes to the folder. A later attempt may succeed."""
+
+
 class StoppedError(CaptureError):
     """The state of the server or of the folder prevented or ended the capture. Its files are complete."""
 

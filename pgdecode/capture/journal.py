@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.capture.errors import RequestError, StoppedError, reported
+from pgdecode.capture.errors import FolderBusyError, RequestError, StoppedError, reported
 from pgdecode.capture.frames import CopiedTable
 from pgdecode.capture.options import PluginOptions
 from pgdecode.capture.server import Identity
@@ -253,7 +253,7 @@ class Journal:
         self.folder = folder
         self._file: int | None = None
         self._positions = 0
-        taken = RequestError(f"{folder}: another capture writes to this folder")
+        taken = FolderBusyError(f"{folder}: another capture writes to this folder")
         with reported(folder, "cannot be written to", RequestError), contextlib.ExitStack() as closing:
             self._made = make_folders(folder)
             closing.enter_context(locked(folder / LOCK_NAME, taken))

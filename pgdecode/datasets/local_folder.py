@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.errors import OtherWriter
 from pgdecode.datasets.file_digest import FileDigest
 from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.new_files import NEW, NewFiles, WrittenFile, unique
@@ -48,8 +48,9 @@ class LocalFolder(Target):
         is_new = not self.folder.exists()
         with storage_errors(self.path):
             self.log.mkdir(parents=True, exist_ok=True)
+            taken = OtherWriter(f"{self.path}: another process is writing it now")
             try:
-                with locked(self.log / _LOCK, RunError(f"{self.path}: another process is writing it now"), remove=True):
+                with locked(self.log / _LOCK, taken, remove=True):
                     yield self.log / _SPILL
             finally:
                 with suppress(OSError):

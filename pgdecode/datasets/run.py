@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pgdecode.datasets.errors import RunError, RunFault
+from pgdecode.datasets.errors import OtherWriter, RunError, RunFault
 from pgdecode.datasets.file_digest import FileDigest
 from pgdecode.datasets.manifest import Manifest, OutputFile, parse_manifest
 from pgdecode.datasets.new_files import NewFiles, WrittenFile, unique
@@ -257,9 +257,9 @@ class Target:
                 if not run.is_committed:
                     self.discard(run)
 
-    def lost(self, number: int) -> RunError:
+    def lost(self, number: int) -> OtherWriter:
         """Make the error of a run that has lost against another one."""
-        return RunError(f"{self.path}: another run has written {LOG}/{number:010}.json meanwhile")
+        return OtherWriter(f"{self.path}: another run has written {LOG}/{number:010}.json meanwhile")
 
     def _known_outputs(self) -> list[str] | None:
         """List the output files of all runs; None if a manifest is damaged."""

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.errors import OtherWriter
 from pgdecode.datasets.file_digest import FileDigest
 from pgdecode.datasets.manifest import Manifest
 from pgdecode.datasets.new_files import NewFiles, WrittenFile, unique
@@ -106,7 +106,7 @@ def spill_folder(target: Path) -> Iterator[Path]:
 
 
 def _locked(target: Path) -> AbstractContextManager[None]:
-    return locked(_hidden(target, "lock"), RunError(f"{target}: another process is writing it now"), remove=True)
+    return locked(_hidden(target, "lock"), OtherWriter(f"{target}: another process is writing it now"), remove=True)
 
 
 def _hidden(target: Path, kind: str) -> Path:

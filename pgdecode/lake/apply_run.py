@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,7 +17,7 @@ from pgdecode.lake.reading.dry_run import DryRun
 from pgdecode.lake.reading.payload_source import PayloadSource
 from pgdecode.lake.reading.reading import Progress, Reading, ReadingOptions
 from pgdecode.lake.reading.table_feed import FeedOptions, TableStale
-from pgdecode.lake.target import Target
+from pgdecode.lake.target import TableCounts, Target
 from pgdecode.lake.targets import lake_target
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.as_of import AsOf
@@ -41,8 +41,8 @@ def _no_progress(n_rows: int) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda n_rows: None)
 
 
-@dataclass(frozen=True)
-class TableResult:
+@dataclass
+class TableResult(TableCounts):
     """What a call has done to a table, and where the table is now.
 
     Attributes
@@ -63,14 +63,6 @@ class TableResult:
         Of the last commit that is applied.
     """
 
-    upserts: int = 0
-    deletes: int = 0
-    truncates: int = 0
-    missing: int = 0
-    rows: int = 0
-    files_added: int = 0
-    files_removed: int = 0
-    bytes_added: int = 0
     position: int = -1
     commit_lsn: int = -1
     commit_timestamp: datetime | None = None
@@ -328,11 +320,10 @@ class _Run:
         tables = {}
         for name, state in sorted(self._states().items()):
             counts = self._progress.counts.get(name)
-            found = TableResult() if counts is None else TableResult(**vars(counts))
             if counts is None:
-                found = replace(found, rows=self._target.table(name).counts.rows)
-            tables[name] = replace(
-                found,
+                counts = TableCounts(rows=self._target.table(name).counts.rows)
+            tables[name] = TableResult(
+                **vars(counts),
                 position=state.position,
                 commit_lsn=state.commit_lsn,
                 commit_timestamp=state.commit_timestamp,

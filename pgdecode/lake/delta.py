@@ -20,7 +20,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 import pgdecode
-from pgdecode.datasets.errors import RunError, RunFault
+from pgdecode.datasets.errors import OtherWriter, RunError, RunFault
 from pgdecode.datasets.file_digest import NewFile
 from pgdecode.datasets.target import target_at
 from pgdecode.files.change_export import table_file_name
@@ -191,7 +191,7 @@ class DeltaFormat:
             )
         is_known = name not in self._logs or self._logs[name].version == table.version()
         if self._applied is not None and not (is_known and self._applied.get(name) == state.applied):
-            raise RunError(f"{folder}: another writer has committed meanwhile: call it again")
+            raise OtherWriter(f"{folder}: another writer has committed meanwhile: call it again")
         action = {
             "id": str(metadata.id),
             "name": metadata.name,
@@ -346,7 +346,7 @@ class DeltaFormat:
             if not is_only_info(other):
                 # The commit does not exist, and its files are not needed.
                 self._in_commits -= added
-                raise RunError(
+                raise OtherWriter(
                     f"{folder}: another writer has committed version {version} meanwhile; nothing of this table was "
                     f"committed: call it again"
                 )

@@ -53,7 +53,7 @@ from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFil
 from pyiceberg.transforms import VoidTransform
 from sqlalchemy.exc import SQLAlchemyError
 
-from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.errors import OtherWriter, RunError
 from pgdecode.datasets.file_digest import NewFile
 from pgdecode.files.change_export import table_file_name
 from pgdecode.lake.applied import Applied
@@ -190,7 +190,7 @@ class IcebergFormat:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 lock = self._folder / ".pgdecode.lock"
-                stack.enter_context(locked(lock, RunError(f"{self._name}: another process is writing")))
+                stack.enter_context(locked(lock, OtherWriter(f"{self._name}: another process is writing")))
             with self._errors(self._name):
                 self._catalog = stack.enter_context(self._connect())
                 self._read_tables()
@@ -242,7 +242,7 @@ class IcebergFormat:
         try:
             yield
         except _CONFLICTS:
-            raise RunError(
+            raise OtherWriter(
                 f"{what}: another writer has committed meanwhile, and nothing was written: apply again"
             ) from None
         except exceptions.CommitStateUnknownException:

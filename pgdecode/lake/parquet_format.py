@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.datasets.errors import RunError, RunFault
+from pgdecode.datasets.errors import OtherWriter, RunError, RunFault
 from pgdecode.datasets.file_digest import NewFile
 from pgdecode.datasets.manifest import Manifest, OutputFile
 from pgdecode.datasets.new_files import NEW, NewOutput
@@ -111,7 +111,7 @@ class ParquetFormat:
             self._entered.__exit__(None, None, None)
             self._begin()
             if self._run.last is None or self._run.last.number != number:
-                raise RunError(f"{self._path}: another run has committed meanwhile")
+                raise OtherWriter(f"{self._path}: another run has committed meanwhile")
         except Exception as error:
             # This commit succeeded. What uses the next run raises the error.
             self._failure = error

@@ -12,14 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgdecode.capture import Capture, CaptureError, CaptureResult, GapError, RequestError, drop_slot
+from pgdecode.capture import Capture, CaptureError, CaptureResult, RequestError, drop_slot
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import published_tables
-from pgdecode.capture.errors import ServerError
+from pgdecode.capture.errors import FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.options import quoted_name
 from pgdecode.capture.server import SlotState, create_publication, drop_publication, find_slot
 from pgdecode.capture.slot_status import Status, read_status
+from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, apply
 from pgdecode.lake.targets import lake_target
 from pgdecode.protocol.lsn import lsn_to_text
@@ -32,8 +33,6 @@ DEFAULT_NAME = "pgdecode"
 LOCK_NAME, REPORT_NAME = "_sync.lock", "_sync.json"
 # Seconds between looks at a request to stop, and before the next attempt after an error.
 _LOOK_SECONDS, _RETRY_SECONDS = 0.2, 2.0
-# Texts of errors that pass when another process has ended.
-_OTHERS = ("another capture writes", "another run", "another process", "another writer")
 
 
 @dataclass
@@ -531,7 +530,9 @@ def _may_pass(error: BaseException) -> bool:
     """Whether another attempt may succeed: the server or another process is in the way."""
     found: BaseException | None = error
     while found is not None:
-        if (isinstance(found, ServerError) and found.may_pass) or isinstance(found, StoreUnreachable):
+        if isinstance(found, FolderBusyError | OtherWriter | StoreUnreachable):
+            return True
+        if isinstance(found, ServerError) and found.may_pass:
             return True
         found = found.__cause__
-    return not isinstance(error, GapError) and any(text in str(error) for text in _OTHERS)
+    return False

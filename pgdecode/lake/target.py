@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import pyarrow as pa
@@ -50,7 +50,7 @@ class ColumnSource:
 
 @dataclass
 class TableCounts:
-    """What was done to a table since the last commit."""
+    """What was done to a table, for example since the last commit."""
 
     upserts: int = 0
     deletes: int = 0
@@ -60,6 +60,13 @@ class TableCounts:
     files_added: int = 0
     files_removed: int = 0
     bytes_added: int = 0
+
+    def add(self, later: TableCounts) -> None:
+        """Add what was done later."""
+        for item in fields(TableCounts):
+            if item.name != "rows":
+                setattr(self, item.name, getattr(self, item.name) + getattr(later, item.name))
+        self.rows = later.rows
 
 
 class TargetTable(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from pgdecode.capture import RequestError
+from pgdecode.capture.journal import Journal
+from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake import Sync, lake_target, verify
 from servers.database import Database
 from support.shell import Shell, started
@@ -88,6 +91,36 @@ def test_a_target_that_fails_does_not_stop_the_others(database: Database, tmp_pa
     assert reports[0].targets[good].tables["public.t"]["rows"] == 1
     with pytest.raises(RequestError, match=r"'public\.nope' is not published"):
         Sync(database.dsn, [good], tmp_path / "raw", tables=["nope"]).run()
+
+
+def test_a_cycle_is_tried_again_while_another_run_writes_to_the_target(database: Database, tmp_path: Path) -> None:
+    database.execute("INSERT INTO t VALUES (1, 'one')")
+    target, other, warnings = f"parquet:{tmp_path / 'lake'}", contextlib.ExitStack(), []
+
+    def on_warning(text: str) -> None:
+        warnings.append(text)
+        other.close()
+
+    new = Sync(
+        database.dsn,
+        [target],
+        tmp_path / "raw",
+        slot=database.slot,
+        publications=["p"],
+        create_slot=True,
+        retry_seconds=0,
+        on_warning=on_warning,
+    )
+    (tmp_path / "lake").mkdir()
+    other.enter_context(lake_target(target).opened())
+    with pytest.raises(OtherWriter, match="another process is writing it now"):
+        new.run()
+    new.retry_seconds = 60
+    assert new.run().targets[target].tables["public.t"]["rows"] == 1
+    assert ["trying again for" in text for text in warnings] == [True]
+    other.callback(Journal(tmp_path / "raw").close)
+    assert new.run().targets[target].error is None
+    assert "another capture writes" in warnings[1]
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.errors import OtherWriter, RunError
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.duckdb.table import CATALOG, DuckDbTable, folded, literal, sql_name
 from pgdecode.lake.target import Target
@@ -221,7 +221,7 @@ class DuckDbTarget(Target):
             with_values = (duckdb.ConversionException, duckdb.ConstraintException, duckdb.OutOfRangeException)
             line = "a value does not fit its column" if isinstance(error, with_values) else _first_line(error)
             if process := _LOCK.search(str(error)):
-                line = f"another process has it open ({process[1]})"
+                raise OtherWriter(f"{self.name}: another process has it open ({process[1]})") from error
             raise RunError(f"{self.name}: {of and f'{of}: '}{_SECRET.sub('***', line)}") from error
 
     def begin(self) -> None:
@@ -282,7 +282,7 @@ class DuckDbTarget(Target):
                 self.run("COMMIT")
             except duckdb.TransactionException as error:
                 self.roll_back()
-                raise RunError(
+                raise OtherWriter(
                     f"{self.name}: nothing was committed, another writer has committed meanwhile: {_first_line(error)}"
                 ) from error
             self._in_transaction = False

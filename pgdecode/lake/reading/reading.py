@@ -95,10 +95,7 @@ class Progress:
 
     def add(self, name: str, counts: TableCounts) -> None:
         """Add what a commit has done to a table."""
-        total = self.counts.setdefault(name, TableCounts())
-        for item in ("upserts", "deletes", "truncates", "missing", "files_added", "files_removed", "bytes_added"):
-            setattr(total, item, getattr(total, item) + getattr(counts, item))
-        total.rows = counts.rows
+        self.counts.setdefault(name, TableCounts()).add(counts)
 
 
 class Reading:

@@ -18,10 +18,10 @@ from pgdecode.capture import Capture, RequestError, StoppedError
 from pgdecode.capture.catalog.user_types import read_types
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows
-from pgdecode.capture.errors import ServerError
+from pgdecode.capture.errors import FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
-from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import StaleTables, apply
 from pgdecode.lake.reading.reading import version_of
 from pgdecode.lake.stored_types import to_stored
@@ -258,8 +258,8 @@ def _opened(target: Target, closing: contextlib.ExitStack, seconds: float, on_wa
     while True:
         try:
             return closing.enter_context(target.opened())
-        except RunError as error:
-            if "another process" not in str(error) or time.monotonic() >= deadline:
+        except OtherWriter as error:
+            if time.monotonic() >= deadline:
                 raise
             if not is_noted:
                 on_warning(f"waiting up to {seconds:,.0f} s: {error}")
@@ -460,9 +460,7 @@ class Wait:
         )
         try:
             running.run(until=self.lsn)
-        except RequestError as error:
-            if "another capture writes" not in str(error):
-                raise
+        except FolderBusyError:
             return "another capture writes to the folder"
         return None
 
