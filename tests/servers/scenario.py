@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from servers import tables
@@ -81,8 +82,7 @@ class Scenario:
             table = self.new_table(kind)
             self.run(self.watcher, tables.creation(table))
             self.look_up(self.watcher, table)
-        via_root = f" WITH (publish_via_partition_root = {str(self.via_root).lower()})" if self.via_root else ""
-        self.run(self.watcher, f"CREATE PUBLICATION everything FOR ALL TABLES{via_root}")
+        self.publish()
         if self.rng.random() < 0.3:
             self.origin = f"origin of {self.database}"
             self.run(self.watcher, f"SELECT pg_replication_origin_create('{self.origin}')")
@@ -90,6 +90,10 @@ class Scenario:
             # Otherwise the first commit of the session is sent with a timestamp of 0, and each later one with
             # the timestamp of the first.
             self.run(self.sessions[0].connection, "SELECT pg_replication_origin_xact_setup('0/ABCD', now())")
+
+    def publish(self) -> None:
+        via_root = " WITH (publish_via_partition_root = true)" if self.via_root else ""
+        self.run(self.watcher, f"CREATE PUBLICATION everything FOR ALL TABLES{via_root}")
 
     def new_table(self, kind: str) -> Table:
         number = self.fresh()
@@ -115,17 +119,20 @@ class Scenario:
 
     def step(self) -> None:
         session = self.rng.choice(self.sessions)
-        if session.transaction is None:
-            actions = {self.begin: 10, self.write_alone: 4, self.emit_alone: 1, self.finish_prepared: 3}
-        else:
-            actions = {
-                **{self.write: 50, self.savepoint: 12, self.rollback_to: 8, self.release: 4, self.truncate: 3},
-                **{self.alter: 6, self.create: 1, self.drop: 1, self.emit: 1},
-                **{self.commit: 6, self.rollback: 3, self.prepare: 3, self.alter_under_savepoint: 3},
-                **{self.alter_and_prepare: 3, self.emit_alone: 2},
-            }
+        actions = self.actions(session)
         [action] = self.rng.choices(list(actions), weights=list(actions.values()))
         action(session)
+
+    def actions(self, session: Session) -> dict[Callable[[Session], None], int]:
+        """The possible next actions of a session, and their weights."""
+        if session.transaction is None:
+            return {self.begin: 10, self.write_alone: 4, self.emit_alone: 1, self.finish_prepared: 3}
+        return {
+            **{self.write: 50, self.savepoint: 12, self.rollback_to: 8, self.release: 4, self.truncate: 3},
+            **{self.alter: 6, self.create: 1, self.drop: 1, self.emit: 1},
+            **{self.commit: 6, self.rollback: 3, self.prepare: 3, self.alter_under_savepoint: 3},
+            **{self.alter_and_prepare: 3, self.emit_alone: 2},
+        }
 
     def begin(self, session: Session) -> None:
         self.run(session.connection, "BEGIN")
@@ -224,6 +231,10 @@ class Scenario:
         self.prepare(session)
 
     def random_alteration(self, table: Table) -> tuple[str, Shape]:
+        return self.rng.choice(self.alterations(table))
+
+    def alterations(self, table: Table) -> list[tuple[str, Shape]]:
+        """Statements that alter a table, and what it is after each."""
         shape = table.shape
         alter = f"ALTER TABLE {shape.sql} "
         choices: list[tuple[str, Shape]] = []
@@ -242,11 +253,12 @@ class Scenario:
             choices.append((f"{alter}RENAME {column} TO {tables.quoted(name)}", renamed))
             if wider := tables.WIDER.get(old_type):
                 choices.append((f"{alter}ALTER {column} TYPE {wider}", tables.with_column_as(shape, at, old, wider)))
-        identity = self.rng.choice(tables.IDENTITIES[table.kind])
-        choices.append((tables.identity_change(table, identity), replace(shape, identity=identity)))
+        if identities := tables.IDENTITIES.get(table.kind):
+            identity = self.rng.choice(identities)
+            choices.append((tables.identity_change(table, identity), replace(shape, identity=identity)))
         table_name = f"r{self.fresh()}"
         choices.append((f"{alter}RENAME TO {tables.quoted(table_name)}", replace(shape, name=table_name)))
-        return self.rng.choice(choices)
+        return choices
 
     def create(self, session: Session) -> None:
         table = self.new_table(self.rng.choice([kind for kind in tables.KINDS if kind != "partitioned"]))
