@@ -53,7 +53,7 @@ class SessionState:
     described_types : set of int
         The types of columns of the relations that the file has described so far, as `type_oids`.
     described : dict of Relation to int
-        These relations, without the xid of a stream, and the position of the last message that describes each.
+        These relations, without the xid of a stream, and the position of the first message that describes each.
     """
 
     def __init__(self, prepared: set[str] | None = None) -> None:
@@ -123,7 +123,7 @@ class SessionState:
         relations = self._relations
         if isinstance(message, Relation):
             relations.add(message, position, self._stream)
-            self.described[replace(message, xid=None)] = position
+            self.described.setdefault(replace(message, xid=None), position)
             self.described_types.update(_own_types(message))
         elif isinstance(message, Type):
             relations.add_type(message, position, self._stream)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgdecode.protocol.messages import Column, Relation, Type
-from pgdecode.relations.relation_facts import RelationFacts
+from pgdecode.relations.relation_facts import RelationFacts, StatedFacts, numbers_between
 from pgdecode.relations.table_names import qualified_name
 
 BEFORE = -1  # the position of versions of a catalog that were sent before payloads whose positions are counted
@@ -117,12 +117,15 @@ def values_before(before: RelationVersion, after: RelationVersion) -> dict[str, 
         For names of columns of `after`: the value in PostgreSQL's text form, or None for NULL. A column that was added
         but is not in it has values that are not known, because PostgreSQL may have rewritten the table: a copy of the
         table has them. If the facts of `before` are not known, it must have the first columns of `after`, because
-        otherwise a column may have been renamed.
+        otherwise a column may have been renamed. If a column was dropped and added again under its name, rows of
+        `before` may have been written before or after that: none is known.
     """
     old, new = before.facts, after.facts
     if new is None:
         return {}
     if old is not None:
+        if _is_ambiguous(before, after):
+            return {}
         last, is_same = old.n_attributes, new.has_storage_of(old)
     else:
         n = len(before.columns)
@@ -132,6 +135,20 @@ def values_before(before: RelationVersion, after: RelationVersion) -> dict[str, 
     columns = zip(new.attnums, after.columns, new.missing, strict=True)
     added = {column.name: value for number, column, value in columns if number > last}
     return {name: value for name, value in added.items() if value is not None or is_same}
+
+
+def _is_ambiguous(before: RelationVersion, after: RelationVersion) -> bool:
+    """Whether the message of a version may also describe the table after a column was dropped and added again."""
+    first, last = (
+        StatedFacts(version.relation, version.position, version.facts)
+        for version in (before, after)
+        if version.facts is not None
+    )
+    names = [column.name for column in before.columns]
+    numbers = {*first.facts.attnums}
+    columns = zip(last.facts.attnums, after.columns, strict=True)
+    is_again = any(number not in numbers and column.name in names for number, column in columns)
+    return is_again and numbers_between(names, first, last) is None
 
 
 def used_from(version: RelationVersion) -> int:

@@ -11,7 +11,7 @@ from pgdecode.protocol.errors import RepeatedColumn, TooManyRelations
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Relation, Type
 from pgdecode.protocol.wire import offset_of
-from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
+from pgdecode.relations.relation_facts import RelationFacts, StatedFacts, facts_between
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
 from pgdecode.relations.table_names import named
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
@@ -388,7 +388,10 @@ class RelationTracker:
             raise RepeatedColumn(detail, offset=offset, tag="R", relation=relation_id, column=repeated)
         types = tuple(self._types_of(relation, stream))
         number = self.number_for(stream, relation_id)
-        facts = self._facts_at(relation, position)
+        if stream is None:
+            facts = self._facts_after(self.versions[number] if number >= 0 else None, relation, position)
+        else:
+            facts = self._facts_at(relation, position)
         visible = position if stream is None else None
         version = RelationVersion(relation, types, position, stream, visible, facts)
         if number < 0 or not self.versions[number].is_like(version):
@@ -544,6 +547,23 @@ class RelationTracker:
         before = [item for item in stated if item.position <= position]
         found = before[-1:] or stated[:1]
         return found[0].facts if found else None
+
+    def _facts_after(self, before: RelationVersion | None, relation: Relation, position: int) -> RelationFacts | None:
+        """Find the facts of the relation that a message outside streams describes, after another version."""
+        found = self._facts_at(relation, position)
+        if before is None or before.facts is None:
+            known = None
+        else:
+            known = StatedFacts(before.relation, before.position, before.facts)
+        stated = self._facts_by_id.get(relation.relation_id, ())
+        is_stated = any(item.relation == relation and item.position <= position for item in stated)
+        if found is not None and (known is None or (is_stated and found.may_follow(known.facts))):
+            return found
+        # The table was altered again before a look at the catalog.
+        later = next((item for item in stated if item.position >= position), None)
+        if later is None or not later.facts.has_same_list:
+            return None if is_stated else found
+        return facts_between(relation, known, later)
 
     def _with_facts(self, version: RelationVersion) -> RelationVersion:
         facts = version.facts or self._facts_at(version.relation, version.position)

@@ -184,3 +184,50 @@ def test_a_table_that_is_renamed_twice_between_two_cycles_has_its_last_name(data
     with opened.opened(), opened.read("public.t") as reader:
         assert reader.read_all().to_pylist() == [{"id": 1, "v": "one"}]
     assert verify(database.dsn, tmp_path / "raw").is_equal
+
+
+@pytest.mark.full
+def test_a_table_that_is_altered_several_times_between_two_cycles_equals_the_servers_or_is_copied_again(
+    database: Database, tmp_path: Path, run: Shell
+) -> None:
+    if database.server.major < 11:
+        pytest.skip("PostgreSQL 10 rewrites a table when it adds a default")
+    # Rows between the changes, so that the server describes each state of the table.
+    known = {
+        "added": "ADD a int DEFAULT 7; INSERT; ADD b int DEFAULT 8; INSERT; ADD c text; INSERT",
+        "dropped": "ADD a int DEFAULT 7; INSERT; DROP v; INSERT; ADD b text; INSERT",
+        "named": "RENAME v TO w; INSERT; ADD b int DEFAULT 8; INSERT",
+        "identified": "ADD a int DEFAULT 7; INSERT; REPLICA IDENTITY FULL; INSERT; ADD b int; INSERT",
+        "unused": "ADD a int DEFAULT 7; INSERT; ADD b int DEFAULT 8",
+    }
+    unknown = {
+        "again": "DROP v; ADD v text DEFAULT 'n'; INSERT; ALTER id SET STATISTICS 9; INSERT",
+        "rewritten": "ADD a int DEFAULT 7; INSERT; ALTER a TYPE bigint; INSERT",
+    }
+    for name in (*known, *unknown):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text); INSERT INTO {name} VALUES (1, 'one')")
+    target = f"parquet:{tmp_path / 'lake'}"
+    words = [
+        "sync",
+        database.dsn,
+        target,
+        "--raw",
+        str(tmp_path / "raw"),
+        "--slot",
+        database.slot,
+        "--publication",
+        "p",
+    ]
+    assert run(*words, "--create-slot").code == 0
+    for name, changes in {**known, **unknown}.items():
+        database.execute(f"INSERT INTO {name} VALUES (2, 'two')")
+        for number, change in enumerate(changes.split("; ")):
+            is_row = change == "INSERT"
+            database.execute(f"INSERT INTO {name} VALUES ({number + 10})" if is_row else f"ALTER TABLE {name} {change}")
+    done = run(*words)
+    assert done.code == 1
+    assert [name for name in (*known, *unknown) if f"table public.{name}: position" in done.err] == [*unknown], done
+    assert run(*words, "--copy-again").code == 0
+    for place in (target, tmp_path / "raw"):
+        result = verify(database.dsn, place)
+        assert result.is_equal, result

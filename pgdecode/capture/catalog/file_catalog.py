@@ -74,7 +74,7 @@ class FileCatalog:
             self._state(relation, found, state)
 
     def _state(self, relation: Relation, facts: RelationFacts, state: SessionState) -> None:
-        """Record facts of a relation that the file describes."""
+        """Record facts of a relation that the file describes, or of the present state of one."""
         former = self._facts.get(relation)
         if former is not None and not facts.is_other(former):
             # Where the table has been rewritten since, rows that are older than a column have its value all the same.
@@ -82,7 +82,10 @@ class FileCatalog:
             facts = replace(facts, missing=tuple(old if new is None else new for new, old in values))
         self._facts[relation] = facts
         stated = self._stated.setdefault(relation, [])
-        position = state.described[relation]
+        position = state.described.get(relation)
+        if position is None:
+            oid = relation.relation_id
+            position = max(at for item, at in state.described.items() if item.relation_id == oid)
         if stated and not facts.is_other(stated[-1].facts):
             position = stated.pop().position
         stated.append(StatedFacts(relation, position, facts))

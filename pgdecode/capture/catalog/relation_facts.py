@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.options import quoted_text
-from pgdecode.protocol.messages import Relation
+from pgdecode.protocol.messages import Column, Relation
 from pgdecode.relations.relation_facts import MOST_FILES, RelationFacts
 
 # attmissingval is an array with one element, whose text has no quotes here. A partitioned table has no rows, and so no
@@ -62,7 +62,10 @@ _PUBLISHED = """(SELECT json_agg(DISTINCT a.attname::text) FROM pg_catalog.pg_pu
 def read_facts(
     connection: Connection, relations: Collection[Relation], slot: str, publications: Sequence[str]
 ) -> dict[Relation, RelationFacts]:
-    """Read what the catalog tells of relations. Those that differ from the present tables are left out.
+    """Read what the catalog tells of relations.
+
+    Of a table that none of them describes as it is now, the facts of the present table are returned. Facts of versions
+    that were altered again can be derived from them.
 
     Parameters
     ----------
@@ -79,14 +82,26 @@ def read_facts(
     described: dict[int, list[Relation]] = {}
     for relation in relations:
         described.setdefault(relation.relation_id, []).append(relation)
-    found = {}
+    found: dict[Relation, RelationFacts] = {}
     connection.rows("SET search_path = pg_catalog")
     for oid, *about in connection.rows(facts_query(connection.server_version, described, slot, publications)):
-        for relation in described[int(oid or 0)]:
-            facts = _facts_of(relation, about)
-            if facts is not None:
-                found[relation] = facts
+        relations_now = {item: _facts_of(item, about) for item in described[int(oid or 0)]}
+        if not any(relations_now.values()):
+            present = _present_relation(int(oid or 0), about)
+            relations_now[present] = _facts_of(present, about)
+        found |= {relation: facts for relation, facts in relations_now.items() if facts is not None}
     return found
+
+
+def _present_relation(oid: int, about: Sequence[str | None]) -> Relation:
+    """Describe a table as it is now, without the flags of its key."""
+    namespace, name, identity, listed, *_ = about
+    columns = tuple(
+        Column(0, column, type_id, modifier)
+        for column, type_id, modifier, _, is_generated, *_ in json.loads(listed or "[]")
+        if not is_generated
+    )
+    return Relation(oid, namespace or "", name or "", identity or "", columns)
 
 
 def facts_query(server_version: int, oids: Collection[int], slot: str, publications: Sequence[str]) -> str:

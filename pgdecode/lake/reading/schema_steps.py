@@ -103,9 +103,9 @@ class SchemaStep:
             f"the type of column {name!r} was changed, and the new values of older rows are not known"
         )
         old, new = self.before.facts, self.after.facts
-        is_rewritten = old is not None and new is not None and bool(old.storage) and not new.has_storage_of(old)
+        is_certain = old is not None and new is not None and new.has_storage_of(old)
         # A type that keeps all values needs no rewrite, so USING may have computed other values.
-        if change.is_kept and is_rewritten:
+        if change.is_kept and not is_certain and (old is not None or new is not None):
             raise unknown
         if not change.is_certain:
             raise unknown
