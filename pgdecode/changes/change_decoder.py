@@ -188,7 +188,7 @@ class ChangeDecoder:
         Notes
         -----
         Payloads of an undecided transaction stay in the folder until the transaction ends. So the folder must not be
-        removed before. When the transaction ends, they are in memory, or with `spill` in a file that is mapped.
+        removed before. When the transaction ends, they are in memory, or with `spill` in a file.
         """
         if "state" in options:
             raise TypeError("state is part of the data set that is continued")

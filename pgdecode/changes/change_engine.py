@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,10 +18,10 @@ from pgdecode.changes.record_batches import (
     LimitedBuilder,
     ThreadedBuilder,
     build_batches,
-    change_slices,
     fitting_batches,
     one_batch,
     raise_first,
+    slice_functions,
 )
 from pgdecode.changes.replication_state import CommittedChanges, ReplicationState
 from pgdecode.changes.spill_files import bytes_in_memory, spill
@@ -246,18 +246,20 @@ class ChangeEngine:
                 # The failed call has not changed the state. An earlier payload may be bad too.
                 n_rows, error = found.row, found.with_traceback(None)
 
-        def build(change_slice: ChangeSlice) -> list[BuiltRows[Name]]:
+        def build(make: Callable[[], Iterable[ChangeSlice]]) -> list[BuiltRows[Name]]:
             rows: list[BuiltRows[Name]] = []
             errors: list[DecodeError] = []
-            for name, builder in builders:
-                try:
-                    rows += [(name, batch, builder) for batch in fitting_batches(builder.for_thread(), change_slice)]
-                except DecodeError as found:
-                    errors.append(found)
-            raise_first(errors)
+            for change_slice in make():
+                for name, builder in builders:
+                    try:
+                        batches = [*fitting_batches(builder.for_thread(), change_slice)]
+                        rows += [(name, batch, builder) for batch in batches]
+                    except DecodeError as found:
+                        errors.append(found)
+                raise_first(errors)
             return rows
 
-        return [partial(build, change_slice) for change_slice in change_slices(committed, max_rows)], error
+        return [partial(build, make) for make in slice_functions(committed, max_rows)], error
 
     def undecided(self, builder: LimitedBuilder) -> pa.RecordBatch:
         """Build the changes of undecided transactions, in one batch."""

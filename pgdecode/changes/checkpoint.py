@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Skipped, StoredChanges, Transaction
-from pgdecode.changes.spill_files import buffered_in, path_in
+from pgdecode.changes.spill_files import SpilledChanges, buffered_in, path_in
 from pgdecode.protocol.wire import MAX_LSN
 from pgdecode.relations.relation_json import (
     MAX_POSITION,
@@ -161,8 +161,8 @@ def _check(state: ReplicationState) -> None:
         number
         for item in state.undecided
         for buffered in item.buffered
-        if isinstance(buffered, BufferedChanges)  # others are checked when they are read
-        for number in memoryview(buffered.versions).cast("B").cast("i").tolist()
+        if isinstance(buffered, BufferedChanges | SpilledChanges)  # others are checked when they are read
+        for number in memoryview(buffered.read(with_payloads=False).versions).cast("B").cast("i").tolist()
     ]
     numbers += [number for item in state.undecided for number in item.relations]
     sent = [item.number for item in relations.common.values()]
@@ -187,7 +187,7 @@ def _transaction_to_json(item: Transaction) -> dict[str, Any]:
     return {
         **_ledger_entry(item),
         "spilled": list(dict.fromkeys(part.path.name for part in parts if part.path is not None)),
-        "held": [_buffered_to_json(part) for part in parts if part.path is None],
+        "held": [_buffered_to_json(part.read()) for part in parts if part.path is None],
     }
 
 
@@ -203,13 +203,13 @@ def _ledger_entry(item: Transaction) -> dict[str, Any]:
     }
 
 
-def _buffered_of(plain: Mapping[str, Any], spill: Path | None) -> list[BufferedChanges]:
-    buffered = [part for name in plain["spilled"] for part in buffered_in(path_in(spill, name))]
-    return buffered + list(map(_buffered_from_json, plain["held"]))
+def _buffered_of(plain: Mapping[str, Any], spill: Path | None) -> list[BufferedChanges | StoredChanges]:
+    spilled = [part for name in plain["spilled"] for part in buffered_in(path_in(spill, name))]
+    return [*spilled, *map(_buffered_from_json, plain["held"])]
 
 
 def _transaction_from_json(
-    plain: Mapping[str, Any], buffered: Sequence[BufferedChanges] | Sequence[StoredChanges]
+    plain: Mapping[str, Any], buffered: Sequence[BufferedChanges | StoredChanges]
 ) -> Transaction:
     gid = plain["gid"]
     if gid is not None and not isinstance(gid, str):

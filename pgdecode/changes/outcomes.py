@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +13,21 @@ import pyarrow.compute as pc
 
 from pgdecode._native.arrow.payload_array import Source
 from pgdecode.changes.committed_changes import values_of
-from pgdecode.changes.replication_state import BufferedChanges, Transaction
+from pgdecode.changes.replication_state import (
+    BufferedChanges,
+    ChangePart,
+    CommittedChanges,
+    ReplicationState,
+    Transaction,
+)
 from pgdecode.changes.scanned_batch import ScannedBatch
 from pgdecode.changes.spill_files import buffered_bytes
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.protocol.errors import DecodeError
+from pgdecode.protocol.options import ChangeOptions
+
+# From how many buffered changes on, those of a transaction are listed part by part.
+_LARGE = 1 << 17
 
 
 class CommittedOutcomes:
@@ -24,6 +36,7 @@ class CommittedOutcomes:
     wants_lost = False
     knows_relations = False
     wants_blocks = False
+    defers = False  # as for `emit`
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Emit the changes of a transaction, unless it is a duplicate."""
@@ -31,18 +44,18 @@ class CommittedOutcomes:
         lsn = batch.value("lsn", row)
         if transaction_index.record_lsn(row, lsn, transaction.xid) and assembler.options.drop_duplicates:
             return
-        emit(assembler, transaction, 1, row, lsn, batch.value("timestamp", row))
+        emit(assembler, transaction, 1, row, lsn, batch.value("timestamp", row), defers=self.defers)
         assembler.state.relations.count_for_shape(transaction.relations)
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
         """Emit the changes of a transaction as rolled back, with `include_uncommitted`."""
         if assembler.options.include_uncommitted:
-            emit(assembler, transaction, 0)
+            emit(assembler, transaction, 0, defers=self.defers)
 
     def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Emit the changes of a transaction as undecided, with `include_uncommitted`."""
         if assembler.options.include_uncommitted:
-            emit(assembler, transaction, -1)
+            emit(assembler, transaction, -1, defers=self.defers)
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
         """Record the position of the rollback."""
@@ -70,6 +83,8 @@ class SpillOutcomes(CommittedOutcomes):
     obsolete : set of Path
         The spill files of transactions that ended.
     """
+
+    defers = True
 
     def __init__(self) -> None:
         self.n_bytes = 0
@@ -106,6 +121,8 @@ def emit(
     row: int = -1,
     lsn: int = -1,
     timestamp: int = -1,
+    *,
+    defers: bool = False,
 ) -> None:
     """Emit the changes of a transaction. With `include_uncommitted`, emit also those of aborted sub-transactions.
 
@@ -115,29 +132,112 @@ def emit(
         1 for committed, 0 for rolled back, -1 for undecided.
     row, lsn, timestamp : int
         Of the commit.
+    defers : bool
+        List the buffered changes of a large transaction when rows are made of them. A listed change needs 100 bytes.
     """
-    transaction_index = assembler.transaction_index
-    pieces = pieces_of(assembler, transaction)
+    parts = [part for buffered in transaction.buffered for part in buffered.parts()]
+    large: Sequence[ChangePart] = ()
+    if defers and sum(map(len, parts)) >= _LARGE:
+        large, parts = parts, []
+    pieces = pieces_of(assembler, transaction, parts)
     aborted = transaction.aborted if committed else {}  # an abort rolls back all changes alike
-    assembler.decide(transaction, committed, row, lsn, timestamp)
-    for start, end, positions in pieces:
-        transaction_index.commit_unaborted(start, end, positions, aborted, True)
+    outcome = assembler.decide(transaction, committed, row, lsn, timestamp)
+    _commit(assembler, pieces, aborted)
+    if large:
+        position = assembler.batch.position(row) if row >= 0 else -1
+        transaction = replace(transaction, buffered=[], ranges=[])
+        listing = _Listing(assembler.options, transaction, dict(aborted), committed, position, lsn, timestamp)
+        assembler.defer(outcome, [partial(listing.changes, part) for part in large])
+        if committed == 1:
+            assembler.state.relations.count_for_shape(_used_versions(large, aborted))
     if aborted and assembler.options.include_uncommitted:
-        assembler.decide(transaction, 0)
-        for start, end, positions in pieces:
-            transaction_index.commit_unaborted(start, end, positions, aborted, False)
+        outcome = assembler.decide(transaction, 0)
+        _commit(assembler, pieces, aborted, is_unaborted=False)
+        if large:
+            listing = _Listing(assembler.options, transaction, dict(aborted), 0, is_unaborted=False)
+            assembler.defer(outcome, [partial(listing.changes, part) for part in large])
 
 
-def pieces_of(assembler: TransactionAssembler, transaction: Transaction) -> list[tuple[int, int, memoryview]]:
-    """List the changes of a transaction as (start, end, positions), those of earlier batches first.
+def _commit(
+    assembler: TransactionAssembler,
+    pieces: Iterable[tuple[int, int, memoryview]],
+    aborted: dict[int, int],
+    *,
+    is_unaborted: bool = True,
+) -> None:
+    for start, end, positions in pieces:
+        assembler.transaction_index.commit_unaborted(start, end, positions, aborted, is_unaborted)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """Lists changes of a large transaction with an outcome.
+
+    Attributes
+    ----------
+    options : ChangeOptions
+    transaction : Transaction
+    aborted : dict of int to int
+        As in `Transaction`; empty if no distinction is needed.
+    committed, lsn, timestamp : int
+        As in `emit`.
+    position : int
+        Of the commit, or -1.
+    is_unaborted : bool
+        False for the changes of aborted sub-transactions, True for the others.
+    """
+
+    options: ChangeOptions
+    transaction: Transaction
+    aborted: dict[int, int]
+    committed: int
+    position: int = -1
+    lsn: int = -1
+    timestamp: int = -1
+    is_unaborted: bool = True
+
+    def changes(self, part: ChangePart, wanted: bytes | None) -> tuple[TransactionAssembler, CommittedChanges]:
+        """List the changes of a part in a batch of their own, whose first row has the position of the commit."""
+        payloads, positions = pa.nulls(1, pa.large_binary()), pa.array([self.position], pa.int64())
+        assembler = TransactionAssembler(
+            ReplicationState(), payloads, positions, self.options, CommittedOutcomes(), wanted=wanted
+        )
+        pieces = pieces_of(assembler, self.transaction, [part])
+        row = -1 if self.position < 0 else 0
+        assembler.decide(self.transaction, self.committed, row, self.lsn, self.timestamp)
+        _commit(assembler, pieces, self.aborted, is_unaborted=self.is_unaborted)
+        found = assembler.committed()
+        assembler.release()
+        return assembler, found
+
+
+def _used_versions(parts: Iterable[ChangePart], aborted: Mapping[int, int]) -> set[int]:
+    """Find the versions that changes use, without those of aborted sub-transactions."""
+    found: set[int] = set()
+    xids, positions = pa.array(aborted.keys(), pa.int64()), pa.array(aborted.values(), pa.int64())
+    for changes in (part.read(with_payloads=False) for part in parts):
+        n = len(changes)
+        versions = pa.Array.from_buffers(pa.int32(), n, [None, changes.versions])
+        if aborted:
+            abort = positions.take(pc.index_in(pa.Array.from_buffers(pa.int64(), n, [None, changes.xids]), xids))
+            versions = versions.filter(pc.fill_null(pc.greater_equal(changes.positions, abort), True))
+        found |= {*pc.unique(versions).to_pylist()}
+    return {version for version in found if version >= 0}
+
+
+def pieces_of(
+    assembler: TransactionAssembler, transaction: Transaction, parts: Iterable[ChangePart]
+) -> list[tuple[int, int, memoryview]]:
+    """List the changes of a transaction as (start, end, positions), those of earlier batches (`parts`) first.
 
     There is one position for each change; or only that of the first, if no Stream Abort comes between the changes.
     """
     transaction_index, batch = assembler.transaction_index, assembler.batch
     found = []
-    for item in (part for buffered in transaction.buffered for part in buffered.parts()):
+    for part in parts:
         start = transaction_index.n
         first = batch.end
+        item = part.read()
         relation_ids, xids = (memoryview(column).cast("B").cast("q") for column in (item.relation_ids, item.xids))
         versions = memoryview(item.versions).cast("B").cast("i")
         transaction_index.list_buffered(first, Source([item.payloads]), relation_ids, xids, versions)

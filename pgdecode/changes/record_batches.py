@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -92,16 +93,34 @@ def change_slices(
     committed: Iterable[tuple[TransactionAssembler, CommittedChanges]], max_rows: int
 ) -> Iterator[ChangeSlice]:
     """Divide committed changes into slices of at most `max_rows`; of about `_SLICE_BYTES`, unless all are one batch."""
+    for make in slice_functions(committed, max_rows):
+        yield from make()
+
+
+def slice_functions(
+    committed: Iterable[tuple[TransactionAssembler, CommittedChanges]], max_rows: int
+) -> Iterator[Callable[[], Iterable[ChangeSlice]]]:
+    """Yield functions that make the slices. They may be called in any order; those of large transactions take long."""
     for assembler, changes in committed:
-        n = changes.found["rows"].size // 8
         source = Source(changes.parts)
         most = max_rows
         if max_rows < ONE_BATCH:
             # Large values would fill the memory: as many rows as have these bytes on average.
             n_payloads = sum(map(len, changes.parts))
             most = min(max_rows, max(1, _SLICE_BYTES * n_payloads // max(source.payload_bytes, 1)))
-        for start in range(0, n, most):
-            yield ChangeSlice(assembler, changes, source, start, min(most, n - start))
+        first = 0
+        for end, listings in (*changes.deferred, (changes.found["rows"].size // 8, ())):
+            for start in range(first, end, most):
+                yield partial(iter, [ChangeSlice(assembler, changes, source, start, min(most, end - start))])
+            for listing in listings:
+                yield partial(_listed_slices, listing, max_rows)
+            first = end
+
+
+def _listed_slices(
+    listing: Callable[[], tuple[TransactionAssembler, CommittedChanges]], max_rows: int
+) -> Iterator[ChangeSlice]:
+    yield from change_slices([listing()], max_rows)
 
 
 def counted_batch(batch: pa.RecordBatch, error: str, drop_bad: bool, bad_rows: Counter[str]) -> pa.RecordBatch:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -24,27 +24,48 @@ class BufferedChanges:
     relation_ids: pa.Buffer  # int64
     xids: pa.Buffer  # int64: the xid in the message, that of a sub-transaction if there is one
     versions: pa.Buffer  # int32
-    path: Path | None = None  # of the spill file; None if the changes are in memory
 
     def __len__(self) -> int:
         return len(self.positions)
 
-    def parts(self) -> Iterator[BufferedChanges]:
+    @property
+    def path(self) -> None:
+        """No file: the changes are in memory."""
+        return None
+
+    def parts(self) -> Iterator[ChangePart]:
         """Yield the changes, as `StoredChanges.parts` does."""
         yield self
 
+    def read(self, *, with_payloads: bool = True) -> BufferedChanges:
+        """Return the changes, as `ChangePart.read` does."""
+        return self
 
-class StoredChanges(Protocol):
-    """Changes of an undecided transaction in a file of an earlier run. They are read when the transaction ends."""
+
+class ChangePart(Protocol):
+    """Changes of an undecided transaction that fit into memory: they are there, or are read when they are needed."""
 
     @property
     def path(self) -> Path | None:
-        """The spill file to which they are copied when they are read; None if they are then in memory."""
+        """The spill file; None if the changes are in memory."""
 
     def __len__(self) -> int: ...
 
-    def parts(self) -> Iterator[BufferedChanges]:
-        """Read the changes in order."""
+    def read(self, *, with_payloads: bool = True) -> BufferedChanges:
+        """Read the changes. Without `with_payloads`, the payloads may be null."""
+
+
+class StoredChanges(Protocol):
+    """Changes of an undecided transaction in a file. They are read when the transaction ends."""
+
+    @property
+    def path(self) -> Path | None:
+        """The spill file, or the one to which they are copied when they are read; None if they are then in memory."""
+
+    def __len__(self) -> int: ...
+
+    def parts(self) -> Iterator[ChangePart]:
+        """Yield the changes in order."""
 
 
 @dataclass(slots=True)
@@ -183,3 +204,6 @@ class CommittedChanges:
     used: list[int]  # versions of relations that the changes use
     gids: dict[int, str]  # number of the outcome -> gid
     row_errors: dict[int, str]  # row of a bad payload -> its error
+    # (n, listings): n of the changes are before those of a large transaction. Each of the functions lists some of them,
+    # and returns (assembler, changes).
+    deferred: Sequence[tuple[int, Sequence[Callable[[], tuple[Any, CommittedChanges]]]]] = ()

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import pyarrow as pa
 
-from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Transaction
+from pgdecode.changes.replication_state import (
+    BufferedChanges,
+    ChangePart,
+    ReplicationState,
+    StoredChanges,
+    Transaction,
+)
 from pgdecode.relations.undo_log import UndoLog
 from pgdecode.storage.errors import storage_errors
 
@@ -22,10 +30,64 @@ _SCHEMA = pa.schema(
         ("version", pa.int32()),
     ]
 )
-
+_WITHOUT_PAYLOADS = [name for name in _SCHEMA.names if name != "payload"]
 
 # A state may come from an untrusted source. Only files with such names, in the spill folder, are read or deleted.
 _NAME = re.compile(r"pgdecode-[0-9]+-[0-9-]+-[0-9]+\.arrow")
+
+
+class _SpillFile:
+    """An open file. It can still be read after it was deleted.
+
+    It is read, and not mapped: pages of a large file would count as memory of the process until the file is closed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Threads may read at the same time.
+        self._lock = Lock()
+        file = pa.OSFile(str(path))
+        self._all = pa.ipc.open_file(file)
+        options = pa.ipc.IpcReadOptions(included_fields=[_SCHEMA.get_field_index(name) for name in _WITHOUT_PAYLOADS])
+        self._numbers = pa.ipc.open_file(file, options=options)
+
+    def read(self, number: int, *, with_payloads: bool) -> pa.RecordBatch:
+        """Read one of the batches."""
+        with self._lock:
+            return (self._all if with_payloads else self._numbers).get_batch(number)
+
+    @property
+    def n(self) -> int:
+        """Number of batches."""
+        return int(self._all.num_record_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledChanges:
+    """Changes of an undecided transaction in a file: one of its batches."""
+
+    file: _SpillFile
+    number: int
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.file.path
+
+    def parts(self) -> Iterator[ChangePart]:
+        """Yield the changes, as `StoredChanges.parts` does."""
+        yield self
+
+    def read(self, *, with_payloads: bool = True) -> BufferedChanges:
+        """Read the changes, as `ChangePart.read` does."""
+        batch = self.file.read(self.number, with_payloads=with_payloads)
+        payloads = batch["payload"] if with_payloads else pa.nulls(len(batch), pa.large_binary())
+        numbers = (batch[name].buffers()[1] for name in _WITHOUT_PAYLOADS[1:])
+        return BufferedChanges(payloads, batch["position"], *numbers)
 
 
 def path_in(directory: Path | None, name: str) -> Path:
@@ -56,7 +118,7 @@ def bytes_in_memory(state: ReplicationState) -> int:
 def spill(state: ReplicationState, directory: Path, most_bytes: int) -> int:
     """Write payloads to files, largest transactions first, until at most `most_bytes` bytes are in memory.
 
-    Each file is written once, in Arrow's IPC file format. `buffered_in` maps it into memory. The cost depends on the
+    Each file is written once, in Arrow's IPC file format, and read when its transaction ends. The cost depends on the
     number of undecided transactions and of their changes in memory, so this is called only if there are too many bytes.
     Returns the number of bytes left in memory.
     """
@@ -88,7 +150,7 @@ def _delete(path: Path) -> None:
         path.unlink()
 
 
-def _replace_from(transaction: Transaction, first: int, parts: list[BufferedChanges]) -> None:
+def _replace_from(transaction: Transaction, first: int, parts: Sequence[StoredChanges]) -> None:
     transaction.buffered[first:] = parts
 
 
@@ -96,7 +158,7 @@ def _in_memory(transaction: Transaction) -> list[BufferedChanges]:
     """List the changes in memory. They are newer than those in files, so they are at the end."""
     found = []
     for part in reversed(transaction.buffered):
-        if not isinstance(part, BufferedChanges) or part.path is not None:
+        if not isinstance(part, BufferedChanges):
             break
         found.append(part)
     return found[::-1]
@@ -107,8 +169,8 @@ def spill_path(directory: Path, xid: int, begin_position: int, first_position: i
     return directory / f"pgdecode-{xid}-{begin_position}-{first_position}.arrow"
 
 
-def spilled_to(path: Path, parts: Iterable[BufferedChanges]) -> list[BufferedChanges]:
-    """Write changes to a new file, and map it into memory.
+def spilled_to(path: Path, parts: Iterable[ChangePart]) -> list[SpilledChanges]:
+    """Write changes to a new file.
 
     Raises
     ------
@@ -117,36 +179,39 @@ def spilled_to(path: Path, parts: Iterable[BufferedChanges]) -> list[BufferedCha
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A file with this name may still be mapped: replace it, and do not write into it.
+        # A file with this name may still be open: replace it, and do not write into it.
         path.unlink(missing_ok=True)
-        _write_file(path, parts)
-    return buffered_in(path)
+        lengths = _write_file(path, parts)
+        file = _SpillFile(path)
+    return [SpilledChanges(file, number, n) for number, n in enumerate(lengths)]
 
 
-def _write_file(path: Path, parts: Iterable[BufferedChanges]) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
+def _write_file(path: Path, parts: Iterable[ChangePart]) -> list[int]:
+    """Write a batch for each part, and return their lengths."""
+    lengths = []
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
         for part in parts:
-            n = len(part)
+            changes = part.read()
+            n = len(changes)
             numbers = [
                 pa.Array.from_buffers(field.type, n, [None, buffer])
-                for field, buffer in zip(list(_SCHEMA)[2:], (part.relation_ids, part.xids, part.versions), strict=True)
+                for field, buffer in zip(
+                    list(_SCHEMA)[2:], (changes.relation_ids, changes.xids, changes.versions), strict=True
+                )
             ]
-            columns = [part.payloads.cast(pa.large_binary()), part.positions, *numbers]
+            columns = [changes.payloads.cast(pa.large_binary()), changes.positions, *numbers]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+            lengths.append(n)
+    return lengths
 
 
-def buffered_in(path: Path) -> list[BufferedChanges]:
-    """Map the changes in a file into memory.
+def buffered_in(path: Path) -> list[SpilledChanges]:
+    """Open a file of changes.
 
     Raises
     ------
     FileNotFoundError
         If the file is missing. The decoder whose state names it may have continued and deleted it.
     """
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    found = []
-    for number in range(reader.num_record_batches):
-        payloads, positions, *numbers = reader.get_batch(number).columns
-        relation_ids, xids, versions = (column.buffers()[1] for column in numbers)
-        found.append(BufferedChanges(payloads, positions, relation_ids, xids, versions, path))
-    return found
+    file = _SpillFile(path)
+    return [SpilledChanges(file, number, len(file.read(number, with_payloads=False))) for number in range(file.n)]

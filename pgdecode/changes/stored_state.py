@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pgdecode.changes.checkpoint import ROWS, state_from_json, state_to_json
 from pgdecode.changes.committed_changes import values_of
-from pgdecode.changes.replication_state import BufferedChanges, ReplicationState
+from pgdecode.changes.replication_state import BufferedChanges, ChangePart, ReplicationState
 from pgdecode.changes.spill_files import buffered_in, spill_path, spilled_to
 from pgdecode.datasets.errors import RunFault
 from pgdecode.datasets.file_digest import FileDigest
@@ -48,8 +48,8 @@ class StoredRange:
     def __len__(self) -> int:
         return self.place.rows
 
-    def parts(self) -> Iterator[BufferedChanges]:
-        """Read the changes in order. With a spill file, they are copied there and mapped into memory.
+    def parts(self) -> Iterator[ChangePart]:
+        """Read the changes in order. With a spill file, they are copied there.
 
         Raises
         ------
@@ -146,7 +146,7 @@ def with_replication(state: State, replication: ReplicationState, path: FilePath
                     found.append(part.place)
                     continue
                 for changes in part.parts():
-                    writer.write(payload_batch(item.begin_position, changes))
+                    writer.write(payload_batch(item.begin_position, changes.read()))
     for begin, written in writer.ranges.items():
         ranges[begin].append(written)
     if writer.file is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -36,6 +37,9 @@ _ORDER = (
     "or say where connections begin (session=, reconnected())"
 )
 _RECONNECT = "; are the payloads in slot order? if the connection was lost before this message, call reconnected()"
+
+# Lists some changes, those of versions with a flag, or of all.
+Listing = Callable[[bytes | None], "tuple[TransactionAssembler, CommittedChanges]"]
 
 
 class Outcomes(Protocol):
@@ -137,6 +141,8 @@ class TransactionAssembler:
         self.first_change = 0  # the first change that is not yet in the ranges of a transaction
         self.control_rows: list[int] = []
         self.touched: list[Transaction] = []
+        self._wanted = wanted
+        self._deferred: list[tuple[int, list[Listing]]] = []
         self._token = object()
         self._plain_relations: list[int] = []  # versions that the plain transaction has sent
 
@@ -184,7 +190,15 @@ class TransactionAssembler:
         wanted = None if self.tables is None else relations.flags_of(self.tables)
         found = self.transaction_index.committed_columns(positions, len(relations.versions), wanted)
         relations.count_for_shape(found[-1])
-        return CommittedChanges(self.batch.parts, positions, *found, self.gids, self.row_errors)
+        deferred = []
+        if self._deferred:
+            outcomes = memoryview(found[0]["outcomes"]).cast("B").cast("i")
+            flags = self._wanted if wanted is None else wanted
+            deferred = [
+                (bisect_left(outcomes, outcome), [partial(listing, flags) for listing in listings])
+                for outcome, listings in self._deferred
+            ]
+        return CommittedChanges(self.batch.parts, positions, *found, self.gids, self.row_errors, deferred)
 
     def release(self) -> None:
         """Release what only the assembler needs. It is larger than the committed changes."""
@@ -198,11 +212,16 @@ class TransactionAssembler:
 
     def decide(
         self, transaction: Transaction, committed: int, row: int = -1, lsn: int = -1, timestamp: int = -1
-    ) -> None:
-        """Set the outcome of the changes that are emitted next."""
+    ) -> int:
+        """Set the outcome of the changes that are emitted next, and return its number."""
         outcome = self.transaction_index.add_outcome(row, transaction.xid, lsn, timestamp, committed)
         if transaction.gid is not None:
             self.gids[outcome] = transaction.gid
+        return outcome
+
+    def defer(self, outcome: int, listings: Iterable[Listing]) -> None:
+        """Emit changes before the others with an outcome. Each of the functions lists some of them."""
+        self._deferred.append((outcome, [*listings]))
 
     # -- the beginning and the end of a batch ----------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ def decode_stored(
     drop_bad = options.mode == "DROPMALFORMED"
     for part in parts:
         for changes in part.changes.parts():
-            found = decoder.decode(part.xid, part.begin_position, changes)
+            found = decoder.decode(part.xid, part.begin_position, changes.read())
             yield from build(*found, builders, drop_bad, bad_rows)
 
 
@@ -79,7 +79,7 @@ def used_of_stored(
     found: set[int] = set()
     for part in parts:
         for changes in part.changes.parts():
-            found.update(decoder.decode(part.xid, part.begin_position, changes)[1].used)
+            found.update(decoder.decode(part.xid, part.begin_position, changes.read())[1].used)
     return found.intersection(among)
 
 

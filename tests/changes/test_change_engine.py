@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import pgdecode
+from pgdecode.changes import outcomes
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.change_rows import TextOutput
@@ -17,7 +19,10 @@ from pgdecode.changes.checkpoint import state_to_json
 from pgdecode.changes.table_rows import TableOutput
 from pgdecode.rows.options import Options
 from support import captures
+from support.change_rows import changes_of, in_order
 from support.generators.slot import Slot
+from support.oracles import expected_changes
+from support.tiers import full
 
 T, U = 16385, 16386  # OIDs of tables
 INT2, INT4, TEXT = 21, 23, 25
@@ -75,6 +80,35 @@ def test_slices_built_in_any_order_are_the_changes_of_a_decoder(name: str, rng: 
     built = {number: functions[number]() for number in numbers}
     batches = [batch for _, item in sorted(built.items()) for _, batch, _ in item]
     assert pa.concat_batches(batches) == ChangeDecoder().decode(column)
+
+
+@pytest.mark.parametrize("name", [full("18.txns.v2"), "16.streams.v4", "18.twophase.v3"])
+@pytest.mark.parametrize("is_spilled", [False, True])
+def test_large_transactions_that_are_read_part_by_part_have_the_changes_of_the_reference(
+    name: str, is_spilled: bool, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "_LARGE", 1)
+    column = captures.capture(name).column
+    options = Options(include_uncommitted=True)
+    reader = ChangeEngine(options, spill=tmp_path if is_spilled else None, max_held_bytes=0)
+    output = TextOutput()
+    functions = []
+    for start in range(0, len(column), 40):
+        functions += reader.slices(*arrays(column.slice(start, 40).to_pylist(), start), output, 100)[0]
+    reader.advance([])
+    # The functions of ended transactions read their files, which are deleted by now.
+    assert len([*tmp_path.iterdir()]) < len(functions) // 2
+    numbers = list(range(len(functions)))
+    rng.shuffle(numbers)
+    built = {number: functions[number]() for number in numbers}
+    batches = [batch for _, item in sorted(built.items()) for _, batch, _ in item]
+    ((_, builder),) = output.builders(reader)
+    changes = [change for batch in (*batches, reader.undecided(builder)) for change in changes_of(batch)]
+    assert in_order(changes) == expected_changes.as_text(name, True)
+    # Versions that only aborted sub-transactions use do not count for the columns of tables.
+    decoder = ChangeDecoder(include_uncommitted=True)
+    decoder.decode(column)
+    assert state_to_json(reader.saved_state)["catalog"] == decoder.state["catalog"]
 
 
 def test_known_versions_give_the_final_columns_from_the_first_batch_on() -> None:

@@ -1,4 +1,4 @@
-"""Decoding takes no more than four times its input and 64 MiB, on ordinary data."""
+"""Decoding takes no more than four times its input and 64 MiB, on ordinary data; large transactions take no more."""
 
 from __future__ import annotations
 
@@ -51,13 +51,43 @@ else:
 print(payloads.nbytes, status("VmHWM") - before)
 """
 
+LARGE = """
+import sys
+import pyarrow as pa
+import pgdecode
+sys.path.insert(0, sys.argv[1])
+from support.generators.slots import begin, commit, insert, relation
 
-@pytest.mark.skipif(
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+rows = pa.array([insert("1", "2")] * 50_000, pa.binary())
+decoder = pgdecode.ChangeDecoder(spill=sys.argv[2], max_held_bytes=1 << 20)
+decoder.decode([begin(7), relation("a b")])
+for n in range(20):
+    decoder.decode(rows)
+    if n == 1:
+        buffered = status("VmRSS")
+buffered = status("VmRSS") - buffered
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the peak is counted anew
+before = status("VmRSS")
+n = sum(map(len, decoder.decode_batches([commit(107)])))
+assert n == 20 * len(rows), n
+print(buffered, status("VmHWM") - before)
+"""
+
+needs_peak = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="the peak of a process is read from Linux's /proc"
 )
-@pytest.mark.skipif(
+own_allocator = pytest.mark.skipif(
     "LD_PRELOAD" in os.environ, reason="another allocator is preloaded; a sanitizer's keeps what is freed"
 )
+
+
+@needs_peak
+@own_allocator
 @pytest.mark.parametrize(
     ("what", "recording", "threads"),
     [
@@ -85,3 +115,15 @@ def test_decoding_takes_at_most_four_times_its_input_and_64_mib(what: str, recor
     assert done.returncode == 0, done.stderr
     n_bytes, peak = map(int, done.stdout.split())
     assert peak <= 4 * n_bytes + (64 << 20)
+
+
+@needs_peak
+@own_allocator
+def test_a_million_changes_of_one_transaction_wait_in_a_file_and_are_read_part_by_part(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LARGE, clone.path_of("tests"), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    buffered, peak = map(int, done.stdout.split())
+    # Lists of all its changes would take 100 MB.
+    assert buffered <= 20 << 20
+    assert peak <= 40 << 20

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.changes.checkpoint import state_from_json, state_to_json
-from pgdecode.changes.replication_state import BufferedChanges, ReplicationState, Transaction
+from pgdecode.changes.replication_state import BufferedChanges, ChangePart, ReplicationState, Transaction
 from pgdecode.changes.spill_files import buffered_in, spill_path, spilled_to
 from pgdecode.lake.reading.payload_source import PayloadSource
 
@@ -56,7 +56,7 @@ class StoredPositions:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def parts(self) -> Iterator[BufferedChanges]:
+    def parts(self) -> Iterator[ChangePart]:
         """Read the changes in order."""
         if self.path is None:
             return self._read()
@@ -180,7 +180,7 @@ def _changes_of(transaction: Transaction) -> dict[int, tuple[pa.Array, pa.Array,
         if isinstance(part, StoredPositions):
             found.setdefault(part.relation_id, []).append((part.positions, part.xids, part.versions))
             continue
-        for changes in part.parts():
+        for changes in (item.read(with_payloads=False) for item in part.parts()):
             n = len(changes)
             ids, xids = (
                 pa.Array.from_buffers(pa.int64(), n, [None, of]) for of in (changes.relation_ids, changes.xids)
