@@ -129,8 +129,11 @@ spark-servers:  ## after a change to spark_udfs/runtime or jobs: a standalone cl
 readme:  ## after a change to messages, limits, errors, types or options: the tables in SECURITY.md and docs/
 	$(PYTHON) -m tests.support.docs.generated
 
-scoreboard:  ## after a change to tests/conformance: docs/scoreboard.md of other decoders, installed by pip and npm
-	$(PYTHON) tests/conformance/scoreboard.py
+peers:  ## before a benchmark beside other decoders: builds and installs them, where cargo, go, npm and pip are
+	$(PYTHON) -m benchmarks.peers --install
+
+scoreboard: peers  ## after a change to tests/conformance: docs/scoreboard.md of other decoders
+	PYTHONPATH=. $(PYTHON) tests/conformance/scoreboard.py
 
 dist:  ## for a release: sdist and wheel, by the build tools that .ci/build-requirements.txt pins by hash
 	python3 -m venv build/tools

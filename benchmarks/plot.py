@@ -1,6 +1,7 @@
 """The plots: messages per second of every case, with one panel per kind of data; and pgdecode beside other decoders.
 
-`python -m benchmarks.plot` draws the second one for the README, from the measured figures in peers.json.
+`python -m benchmarks.plot` draws the second one for the README, from peers.json, which `python -m benchmarks.peers`
+measures.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def draw_panel(panel: Axes, report: Report, family: str, names: list[str]) -> No
     panel.legend(loc="lower right", title="tuple format")
 
 
+BUSY = 1.5  # a load average above which rates are those of a busy machine
 PEERS = Path(__file__).with_name("peers.json")
 ASSETS = Path(__file__).parents[1] / "docs" / "assets"
 # Text, soft text, pgdecode's bars, other bars.
@@ -92,16 +94,19 @@ def write_peers(folder: Path = ASSETS) -> None:
     from matplotlib.figure import Figure
 
     figures = json.loads(PEERS.read_text())
-    bars = figures["bars"]
+    bars, at = figures["bars"], figures["machine"]
     rates = [bar["messages_per_second"] for bar in bars]
+    labels = [scaled(rate) for rate in rates]
+    note = f"{at['cpu']}, {at['cores']} cores, {at['date']}, {figures['command']}, recording {figures['data_set']}"
+    if (at["load_average"] or 0) > BUSY:
+        note += f"\nmeasured beside other work (load average {at['load_average']:.0f}): the ratios count, not the rates"
     for theme, (text, soft, ours, others) in THEMES.items():
         with matplotlib.rc_context({"svg.hashsalt": "pgdecode", "font.size": 10}):
-            figure = Figure(figsize=(8, 2.9))
+            figure = Figure(figsize=(8, 0.9 + 0.33 * len(bars)))
             figure.set_layout_engine("constrained")
             panel = figure.subplots()
             colours = [ours if bar["name"].startswith("pgdecode") else others for bar in bars]
             drawn = panel.barh(range(len(bars)), rates, 0.62, color=colours)
-            labels = [f"{scaled(bar['messages_per_second'])} ({bar['machine']})" for bar in bars]
             panel.bar_label(drawn, labels, padding=4, color=text)
             panel.set_yticks(range(len(bars)), [f"{bar['name']}  ({bar['language']})" for bar in bars], color=text)
             panel.invert_yaxis()
@@ -110,7 +115,6 @@ def write_peers(folder: Path = ASSETS) -> None:
             panel.tick_params(length=0)
             panel.set_frame_on(False)
             panel.set_title("messages per second, one thread", loc="left", color=text, fontweight="bold")
-            note = "\n".join(f"({key}) {machine}" for key, machine in figures["machines"].items())
             panel.set_xlabel(note, loc="left", color=soft, fontsize=8)
             figure.savefig(folder / f"speed-{theme}.svg", transparent=True, metadata={"Date": None})
 

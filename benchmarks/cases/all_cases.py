@@ -52,11 +52,9 @@ from benchmarks.cases.changes import (
     without_transactions,
 )
 from benchmarks.cases.decoders import (
-    load_pypgoutput,
     load_reference,
-    node_decoder,
     one_by_one,
-    without_pypgoutput,
+    peer_case,
     without_reference,
 )
 from benchmarks.cases.files import copy_messages, copy_table, decode_messages, decode_table, digest_file, verify_files
@@ -70,9 +68,12 @@ from benchmarks.cases.ideal_threads import (
 )
 from benchmarks.cases.workers import COMMANDS, Command, WholeRun, digest_output, verify_one_worker, verify_two_workers
 from benchmarks.datasets import FILES, MESSAGES, ROWS, VALUES, DataSet, key_of
+from benchmarks.peers.programs import PEERS
 from benchmarks.values import ValueSet
 
 IDEAL_THREADS = ", ideal two threads"
+# Messages that other decoders decode in a full run, by their language.
+SAMPLES = {"Rust": 200_000, "Go": 200_000, "Node": 50_000, "Python": 10_000}
 TUPLES = ("kind", "relation_id", "old", "old_formats", "new", "new_formats")
 
 # Baselines
@@ -422,9 +423,7 @@ CASES = (
     Case("snapshot", "pgdecode", snapshot, verify_snapshot, digest_snapshot, without_snapshot),
     one_by_one("decode, one message", "pgdecode", lambda: pgdecode.decode, 200_000),
     one_by_one(PLAIN_PYTHON, "other decoders", load_reference, 10_000, without_reference),
-    one_by_one(PYPGOUTPUT, "other decoders", load_pypgoutput, 10_000, without_pypgoutput),
-    node_decoder(NODE, 10_000),
-    node_decoder(PGWIRE, 10_000),
+    *(peer_case(other.name, SAMPLES[other.language]) for other in PEERS),
     Case(C_ROWS, "baseline", WideRows, verify_wide_rows, int, without_wide_rows, kinds=(ROWS,)),
     in_rows("typed rows", 1),
     in_rows("typed rows, two threads", 2),

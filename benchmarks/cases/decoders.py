@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
-import importlib.util
-import shutil
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.cases.case import Case, Work, require
-from benchmarks.datasets import DataSet, recorded
+import pyarrow.compute as pc
 
-NODE_SCRIPT = Path(__file__).with_name("node_decoder.cjs")
-NODE_MODULES = Path(__file__).parents[1] / "node_modules"
+import pgdecode
+from benchmarks.cases.case import C_WALK, MEMORY_READ, TUPLES_LINE, Case, Work, require
+from benchmarks.datasets import DataSet, followed, recorded
+from benchmarks.peers.programs import Answers, Peer, load_pypgoutput, peer
+
+CHECKED = 1_000  # messages whose columns and values are compared
+BESIDE = (MEMORY_READ, C_WALK, TUPLES_LINE)
 
 
 @dataclass(frozen=True)
@@ -83,48 +85,48 @@ def without_reference(data: DataSet) -> str | None:
     return without_order(data)
 
 
-@functools.cache
-def load_pypgoutput() -> Callable[[bytes], Any]:
-    """Load the decoders of the package pypgoutput.
-
-    Its __init__ imports a database driver that decoding does not need, so only the file of the decoders is loaded.
-    """
-    found = importlib.util.find_spec("pypgoutput")
-    if found is None or not found.submodule_search_locations:
-        raise ImportError("not installed")
-    path = Path(found.submodule_search_locations[0]) / "decoders.py"
-    spec = importlib.util.spec_from_file_location("pypgoutput_decoders", path)
-    if spec is None or spec.loader is None:
-        raise ImportError("has no decoders.py")
-    decoders = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(decoders)
-    classes = {
-        ord(name[0]): getattr(decoders, name)
-        for name in ("Begin", "Commit", "Relation", "Insert", "Update", "Delete", "Truncate")
-    }
-    return lambda payload: classes[payload[0]](payload)
-
-
-def without_pypgoutput(data: DataSet) -> str | None:
-    """Return the reason why pypgoutput cannot decode this data set."""
-    if data.name.endswith(".bin"):
-        return "skips the values of binary cells and reads what follows wrongly"
-    try:
-        load_pypgoutput()
-    except (ImportError, AttributeError) as problem:
-        return str(problem)
-    return without_order(data)
+def verify_answers(data: DataSet, other: Peer) -> None:
+    """Compare what another decoder makes of some messages with pgdecode: messages, columns and bytes of values."""
+    some = data.sample(CHECKED)
+    payloads = some.payloads.to_pylist()
+    ask = Answers(other.answers())
+    binary = data.name.endswith(".bin")
+    answers = [
+        ask(payload, in_stream=seen.xid is not None, binary=binary)
+        for payload, seen in zip(payloads, followed(payloads), strict=True)
+    ]
+    ask.close()
+    require(data, f"{other.name}, number of messages", sum("kind" in answer for answer in answers), len(payloads))
+    # Decoders in node keep of an old key only the columns that Relation messages call a key.
+    for side in ("new",) if other.language == "Node" else ("new", "old"):
+        cells = pgdecode.decode_messages(some.payloads, fields=[side])[side].flatten()
+        columns = [value for answer in answers for value in answer.get(side, ())]
+        require(data, f"{other.name}, number of {side} columns", len(columns), len(cells))
+        n_bytes = sum(len(value or "") for value in columns) // 2
+        require(data, f"{other.name}, bytes of {side} values", n_bytes, pc.sum(pc.binary_length(cells)).as_py() or 0)
 
 
-class NodeParser:
-    """The parser of a package in a node process. One byte starts a repetition."""
+def without_peer(data: DataSet, other: Peer) -> str | None:
+    """Return the reason why another decoder cannot be used on a data set."""
+    if other.name in TEXT_ONLY and data.name.endswith(".bin"):
+        return TEXT_ONLY[other.name]
+    return other.missing or (None if other.follows_streams else without_order(data))
 
-    def __init__(self, data: DataSet, package: str) -> None:
-        # The parser needs the Relation message of a row, and a sample lacks most Relation messages.
+
+TEXT_ONLY = {
+    "pypgoutput": "skips the values of binary cells and reads what follows wrongly",
+    "pgoutput": "the program calls it for text; values in text and in binary are two types of it",
+}
+
+
+class PeerProgram:
+    """A decoder in a process of its own. One byte starts a repetition."""
+
+    def __init__(self, data: DataSet, other: Peer) -> None:
+        # Parsers in node need the Relation message of a row, and a sample lacks most Relation messages.
         described = [payload for payload in recorded(data.name).to_pylist() if payload[:1] in (b"R", b"Y")]
-        command = [str(shutil.which("node")), str(NODE_SCRIPT), str(NODE_MODULES), package]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._write(described)
+        self._process = subprocess.Popen(other.timed(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._write([] if other.follows_streams else described)
         self._write(data.payloads.to_pylist())
 
     def _write(self, payloads: Sequence[bytes]) -> None:
@@ -145,22 +147,25 @@ class NodeParser:
         self._process.communicate()
 
 
-def without_node(data: DataSet, package: str) -> str | None:
-    """Return the reason why a package cannot decode this data set."""
-    if shutil.which("node") is None:
-        return "node is not installed"
-    if not (NODE_MODULES / package).is_dir():
-        return f"npm install --prefix benchmarks --no-save {package}"
-    return without_order(data)
+def peer_case(name: str, sample: int) -> Case:
+    """Make the case of a peer. Only a few bytes pass through the pipes of a program while it is timed."""
+    other = peer(name)
+    missing = functools.partial(without_peer, other=other)
+    if other.language == "Python":
+        case = one_by_one(name, "other decoders", load_pypgoutput, sample, missing)
+        verify = case.verify
+    else:
+        case = Case(
+            name, "other decoders", functools.partial(PeerProgram, other=other), _verify_sum, int, missing, sample
+        )
+        verify = _verify_sum
+
+    def verify_all(data: DataSet, work: Work) -> None:
+        verify(data, work)
+        verify_answers(data, other)
+
+    return dataclasses.replace(case, verify=verify_all, baselines=BESIDE)
 
 
-def verify_node(data: DataSet, work: NodeParser) -> None:
-    """Compare the sum of the relation ids of all messages with the sum read from the bytes."""
+def _verify_sum(data: DataSet, work: Work) -> None:
     require(data, "sum of relation ids", work(), data.relation_id_sum)
-
-
-def node_decoder(package: str, sample: int) -> Case:
-    """Make the case of `NodeParser`. Only a few bytes pass through the pipes while it is timed."""
-    prepare = functools.partial(NodeParser, package=package)
-    missing = functools.partial(without_node, package=package)
-    return Case(package, "other decoders", prepare, verify_node, int, missing, sample)

@@ -1,4 +1,4 @@
-// Decodes with the parser of a package, for decoders.py: node node_decoder.cjs MODULES PACKAGE
+// Decodes with the parser of a package, for cases/decoders.py: node node_timed.cjs MODULES PACKAGE
 // Standard input: the number of payloads to decode once before timing, and those payloads; the number of payloads to
 // time, and those payloads; then one line break per repetition. Numbers have 32 bits, little-endian. Each payload comes
 // after its length.

@@ -1,6 +1,8 @@
-// Decodes payloads with a decoder of node: node node_peers.mjs MODULES NAME
-// Standard input: one JSON object per line, {"prime": [hex], "payload": hex}. Standard output: one line for each, with
-// the message as the suite writes it, or {"refused": text}. `prime` are Relation messages to read before.
+// Decodes payloads with a decoder of node: node node_answers.mjs MODULES NAME
+// Standard input: one JSON object per line, {"prime": [hex], "payload": hex}; more fields are for other decoders:
+// "in_stream", whether the payload is in a stream, and "binary", whether the slot sends values in binary. Standard
+// output: one line for each, with the message as the conformance suite writes it, or {"refused": text}. `prime` are
+// Relation messages to read before.
 import fs from "node:fs";
 import { createRequire } from "node:module";
 import os from "node:os";

@@ -1,4 +1,4 @@
-"""Decodes payloads with the Python package pypgoutput, line by line, in the form that node_peers.mjs describes."""
+"""Decodes payloads with the Python package pypgoutput in PACKAGES, as node_answers.mjs describes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,36 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-
-found = importlib.util.find_spec("pypgoutput")
-assert found is not None
-assert found.submodule_search_locations
-# Only the decoders: the package itself imports a database driver.
-spec = importlib.util.spec_from_file_location("decoders", Path(found.submodule_search_locations[0]) / "decoders.py")
-assert spec is not None
-assert spec.loader is not None
-decoders = importlib.util.module_from_spec(spec)
-sys.modules["decoders"] = decoders
-spec.loader.exec_module(decoders)
 
 KINDS = {name[0]: name for name in ("Begin", "Commit", "Relation", "Insert", "Update", "Delete", "Truncate")}
 
 
+def load_decoders(packages: Path) -> ModuleType:
+    """Load only the file of the decoders: the package itself imports a database driver."""
+    spec = importlib.util.spec_from_file_location("pypgoutput_decoders", packages / "pypgoutput" / "decoders.py")
+    assert spec is not None
+    assert spec.loader is not None
+    decoders = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = decoders
+    spec.loader.exec_module(decoders)
+    return decoders
+
+
 def microseconds(time: datetime) -> int:
+    """Return a time as microseconds since 1970."""
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def row(name: str, data: Any) -> dict[str, Any]:
+    """Write a tuple: its values, and the letters of their formats."""
     values = [None if item.col_data is None else item.col_data.encode().hex() for item in data.column_data]
     return {name: values, f"{name}_formats": "".join(item.col_data_category for item in data.column_data)}
 
 
 def plain(message: Any) -> dict[str, Any]:
+    """Write a message as the conformance suite does."""
     kind = type(message).__name__.lower()
     match kind:
         case "begin":
@@ -64,11 +68,18 @@ def plain(message: Any) -> dict[str, Any]:
     return answer
 
 
-for line in sys.stdin:
-    payload = bytes.fromhex(json.loads(line)["payload"])
-    try:
-        name = KINDS[chr(payload[0])]
-        answer = plain(getattr(decoders, name)(payload))
-    except Exception as error:
-        answer = {"refused": type(error).__name__}
-    print(json.dumps(answer), flush=True)
+def main() -> None:
+    """Answer a payload with each line of standard input."""
+    decoders = load_decoders(Path(sys.argv[1]))
+    for line in sys.stdin:
+        payload = bytes.fromhex(json.loads(line)["payload"])
+        try:
+            name = KINDS[chr(payload[0])]
+            answer = plain(getattr(decoders, name)(payload))
+        except Exception as error:
+            answer = {"refused": type(error).__name__}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Other decoders beside pgdecode: `python -m benchmarks.peers` measures them, after `make peers`."""
