@@ -21,7 +21,15 @@ from pgdecode.capture.catalog.user_types import read_types
 from pgdecode.capture.channel import Channel, Session, SessionEnd
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, published_tables
-from pgdecode.capture.errors import CaptureError, GapError, RequestError, ServerError, StoppedError, StopRequestedError
+from pgdecode.capture.errors import (
+    LOCKED,
+    CaptureError,
+    GapError,
+    RequestError,
+    ServerError,
+    StoppedError,
+    StopRequestedError,
+)
 from pgdecode.capture.frames import CopiedPayloads, CopiedTable
 from pgdecode.capture.journal import Journal, metadata_of, origin_of
 from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, seconds_from_text
@@ -48,8 +56,6 @@ _PAGE_HEADERS = (24, 40)
 # SQLSTATEs of a slot that another session holds (object_in_use), and of a server without a free slot
 # (configuration_limit_exceeded).
 _IN_USE, _NO_SLOT = "55006", "53400"
-# SQLSTATE of a lock that was not granted in time (lock_not_available).
-_LOCKED = "55P03"
 # How many times in a row tables may be altered after a snapshot was made.
 _COPY_TRIES = 20
 
@@ -322,7 +328,7 @@ class Capture:
                 altered = self._copy_snapshot(journal, start, done)
             except ServerError as error:
                 self._check_stop()
-                if error.sqlstate == _LOCKED:
+                if error.sqlstate == LOCKED:
                     # Another transaction waits to alter the table. The next snapshot is made after it.
                     n_tries = self._again(n_tries, "a table")
                     continue

@@ -43,6 +43,10 @@ class GapError(StoppedError):
         self.confirmed = confirmed
 
 
+# SQLSTATE of a lock that was not granted in time (lock_not_available).
+LOCKED = "55P03"
+
+
 class ServerError(CaptureError):
     """An error that the server reported, with its SQLSTATE, which is empty if the connection itself failed."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from pgdecode.capture import Capture, FileRules, RequestError, StoppedError
+from pgdecode.capture.copy import snapshot
 from pgdecode.lake.apply_run import apply
 from pgdecode.lake.targets import lake_target
+from pgdecode.lake.verification import verify_run
 from pgdecode.lake.verification.table_comparison import compare_tables
 from pgdecode.lake.verification.verify_run import verify
 from servers.database import Database
@@ -102,6 +105,41 @@ def test_verify_refuses_what_it_cannot_compare(database: Database, tmp_path: Pat
         verify(database.dsn, raw, capture=False)
     with pytest.raises(RequestError, match="belongs to database"):
         verify(database.server.dsn(), raw)
+
+
+@pytest.mark.parametrize("most_locks", [pytest.param(512, id="locked"), pytest.param(0, id="not locked")])
+def test_a_transaction_that_waits_to_truncate_a_table_does_not_end_a_verify(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_locks: int
+) -> None:
+    database.execute("INSERT INTO t VALUES (1, 'one')")
+    Capture(database.dsn, tmp_path / "raw", slot=database.slot, publication="p", create_slot=True, copy=True).run(
+        until="now"
+    )
+    threads: list[threading.Thread] = []
+    usual = verify_run.Wait.run
+
+    def truncate() -> None:
+        session = database.server.connect(database.name)
+        session.execute("TRUNCATE t")
+        session.close()
+
+    def run(wait: verify_run.Wait, *, captures: bool) -> None:
+        usual(wait, captures=captures)
+        if not threads:
+            threads.append(threading.Thread(target=truncate))
+            threads[0].start()
+            while database.execute("SELECT count(*) FROM pg_locks WHERE NOT granted") == [["0"]]:
+                time.sleep(0.01)
+
+    monkeypatch.setattr(verify_run.Wait, "run", run)
+    monkeypatch.setattr(snapshot, "_MOST_LOCKS", most_locks)
+    warnings: list[str] = []
+    result = verify(database.dsn, tmp_path / "raw", on_warning=warnings.append)
+    threads[0].join(60)
+    assert result.is_equal, result
+    # Whoever waits behind the TRUNCATE for a second begins again after it.
+    assert result.tables["public.t"].server_rows == (1 if most_locks else 0)
+    assert len(warnings) == (0 if most_locks else 1), warnings
 
 
 @pytest.mark.full

@@ -19,6 +19,9 @@ _SETTINGS = {"row_security": "off"}
 # Of connections that read rows. The table is locked already. So they wait only behind a lock that waits for that of the
 # snapshot, and all would wait for ever.
 _LOCK_TIMEOUT = "1s"
+# The locks that connections which read rows take at once, so that such a lock does not keep them out. The server has
+# memory for some thousand locks.
+_MOST_LOCKS = 512
 # Of connections that read ranges. An index of a column of a row filter would be read for each range, and compiling
 # takes longer than it saves.
 _PLANS = ("enable_indexscan", "enable_bitmapscan", "jit")
@@ -174,14 +177,18 @@ class Snapshot:
             If the role may not read all rows of a table.
         """
         changed = []
+        n_locks = sum(len(table.leaves) for table in tables) * len(self.readers)
+        connections = [self.catalog, *(self.readers if n_locks <= _MOST_LOCKS else ())]
         for table in tables:
             try:
-                self._sources[table.oid] = self._locked(table, on_wait)
+                self._sources[table.oid] = self._locked(table, connections, on_wait)
                 # From here on, `forget_locks` leaves these.
-                self.catalog.rows("RELEASE pgdecode_copy; SAVEPOINT pgdecode_copy")
+                for connection in connections:
+                    connection.rows("RELEASE pgdecode_copy; SAVEPOINT pgdecode_copy")
             except ServerError as error:
                 if error.sqlstate in _ALTERED:
-                    forget_locks(self.catalog)
+                    for connection in connections:
+                        forget_locks(connection)
                     changed.append(table.full_name)
                 elif error.sqlstate == _NOT_PERMITTED:
                     raise RequestError(self._refusal(table, error)) from error
@@ -195,7 +202,9 @@ class Snapshot:
         """Say from where the rows of a locked table are read."""
         return self._sources[table.oid]
 
-    def _locked(self, table: PublishedTable, on_wait: Callable[[], None]) -> list[Source]:
+    def _locked(
+        self, table: PublishedTable, connections: Sequence[Connection], on_wait: Callable[[], None]
+    ) -> list[Source]:
         """Choose from where rows are read, and lock that. The server checks the permissions."""
         oids = ",".join(str(leaf.oid) for leaf in table.leaves)
         may_read = self.catalog.value(
@@ -215,8 +224,9 @@ class Snapshot:
             sources = [Source(f"{'ONLY ' * is_plain}{table.sql}", None, condition)] if table.leaves else []
             names = ", ".join(quoted_name(column.name) for column in table.columns)
             statements = [f"SELECT {names} {source.rows(table.row_filter)} LIMIT 0" for source in sources]
-        for statement in statements:
-            self.catalog.rows(statement, on_wait)
+        for connection in connections:
+            for statement in statements:
+                connection.rows(statement, on_wait)
         return sources
 
     def _refusal(self, table: PublishedTable, error: ServerError) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pgdecode.capture import RequestError, StoppedError
+from pgdecode.capture import CaptureError, RequestError
 from pgdecode.cli import parameters
 from pgdecode.cli.capture_command import MISUSE, STOPPED, duration
 from pgdecode.cli.terminal import counted, standard_output, warn
@@ -97,7 +97,7 @@ def verify_command(dsn: str, target: str, *, no_capture: bool, as_json: bool, **
     except RequestError as error:
         click.echo(f"pgdecode: {printable(str(error))}", err=True)
         return MISUSE
-    except StoppedError as error:
+    except CaptureError as error:
         click.echo(f"pgdecode: {printable(str(error))}", err=True)
         return STOPPED
     with standard_output() as write:

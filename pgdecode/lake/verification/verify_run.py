@@ -18,7 +18,7 @@ from pgdecode.capture import Capture, RequestError, StoppedError
 from pgdecode.capture.catalog.user_types import read_types
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows
-from pgdecode.capture.errors import FolderBusyError, ServerError
+from pgdecode.capture.errors import LOCKED, FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
 from pgdecode.datasets.errors import OtherWriter
@@ -42,6 +42,7 @@ from pgdecode.types.user_types import DescribedTypes
 # How many times in a row tables may be altered after a snapshot was made.
 _TRIES = 20
 _LOOK_SECONDS = 0.2
+_ALTERED = "tables are altered again and again: verify them later"
 
 
 @dataclass
@@ -205,51 +206,63 @@ def verify(
     start = time.monotonic()
     if sample is not None and not 0 < sample <= 100:
         raise RequestError(f"sample is more than 0 and at most 100 percent, not {sample}")
-    with contextlib.ExitStack() as closing:
-        stored: Target | None = None
-        options: dict[str, Any] = {"types": types, "unrepresentable": unrepresentable}
-        if not isinstance(target, Path) and is_target(target):
-            stored = _opened(lake_target(target, storage_options=storage_options), closing, wait_seconds, on_warning)
-            if not stored.applied:
-                raise RequestError(f"{stored.name}: has no tables that pgdecode has applied")
-            options = _options_of(stored)
-            raw = raw or _folder_of(stored)
-        folder = Path(target if stored is None else raw)  # type: ignore[arg-type]
-        contents = _contents(folder)
-        _check_server(dsn, folder, contents)
-        snapshot, published, notes = _open_snapshot(dsn, contents, tables, connections, stored)
-        closing.callback(snapshot.close)
-        Wait(dsn, folder, snapshot.lsn, wait_seconds, on_warning).run(captures=capture)
-        if stored is None:
-            temporary = closing.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-verify-"))
-            destination = lake_target(f"parquet:{temporary}/tables")
-        else:
-            destination = Overlay(stored)
-        with_all = stored is None and tables is None
-        faults = _apply(
-            folder,
-            destination,
-            tables=None if with_all else [*published],
-            until=snapshot.lsn - 1,
-            accept_gap=accept_gap,
-            **options,
-        )
-        closing.enter_context(destination.opened())
-        decoding = {
-            "encoding": snapshot.encoding,
-            "unrepresentable": options.get("unrepresentable", "error"),
-            "types": _types(dsn, published.values(), contents, options.get("types")),
-        }
-        is_binary = plugin_options(folder, contents).binary
-        results = {}
-        for name, (table, key) in published.items():
-            percent = sample if key else None
-            rows = TableRows(snapshot, table, binary=is_binary, sample=percent)
-            server = _ServerTable(table, key, rows, {**decoding, "type_messages": rows.types})
-            results[name] = _compare(
-                name, server, _Stored(destination, faults), percent, limit=limit, show_values=show_values
+
+    def compare() -> VerifyResult:
+        with contextlib.ExitStack() as closing:
+            stored: Target | None = None
+            options: dict[str, Any] = {"types": types, "unrepresentable": unrepresentable}
+            if not isinstance(target, Path) and is_target(target):
+                stored = _opened(
+                    lake_target(target, storage_options=storage_options), closing, wait_seconds, on_warning
+                )
+                if not stored.applied:
+                    raise RequestError(f"{stored.name}: has no tables that pgdecode has applied")
+                options = _options_of(stored)
+            folder = Path(target) if stored is None else Path(raw or _folder_of(stored))  # type: ignore[arg-type]
+            contents = _contents(folder)
+            _check_server(dsn, folder, contents)
+            snapshot, published, notes = _open_snapshot(dsn, contents, tables, connections, stored)
+            closing.callback(snapshot.close)
+            Wait(dsn, folder, snapshot.lsn, wait_seconds, on_warning).run(captures=capture)
+            if stored is None:
+                temporary = closing.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-verify-"))
+                destination = lake_target(f"parquet:{temporary}/tables")
+            else:
+                destination = Overlay(stored)
+            with_all = stored is None and tables is None
+            faults = _apply(
+                folder,
+                destination,
+                tables=None if with_all else [*published],
+                until=snapshot.lsn - 1,
+                accept_gap=accept_gap,
+                **options,
             )
-        return VerifyResult(snapshot.lsn, results, time.monotonic() - start, sample, tuple(notes))
+            closing.enter_context(destination.opened())
+            decoding = {
+                "encoding": snapshot.encoding,
+                "unrepresentable": options.get("unrepresentable", "error"),
+                "types": _types(dsn, published.values(), contents, options.get("types")),
+            }
+            is_binary = plugin_options(folder, contents).binary
+            results = {}
+            for name, (table, key) in published.items():
+                percent = sample if key else None
+                rows = TableRows(snapshot, table, binary=is_binary, sample=percent)
+                server = _ServerTable(table, key, rows, {**decoding, "type_messages": rows.types})
+                results[name] = _compare(
+                    name, server, _Stored(destination, faults), percent, limit=limit, show_values=show_values
+                )
+            return VerifyResult(snapshot.lsn, results, time.monotonic() - start, sample, tuple(notes))
+
+    for _ in range(_TRIES):
+        try:
+            return compare()
+        except ServerError as error:
+            if error.sqlstate != LOCKED:
+                raise StoppedError(str(error)) from error
+            on_warning("verifying again: a transaction waits to alter or truncate a table")
+    raise StoppedError(_ALTERED)
 
 
 def _opened(target: Target, closing: contextlib.ExitStack, seconds: float, on_warning: Callable[[str], None]) -> Target:
@@ -346,8 +359,10 @@ def _open_snapshot(
                 raise
             snapshot.close()
     except ServerError as error:
+        if error.sqlstate == LOCKED:
+            raise
         raise RequestError(str(error)) from error
-    raise StoppedError("tables are altered again and again: verify them later")
+    raise StoppedError(_ALTERED)
 
 
 def _names(tables: Sequence[str], published: Mapping[str, PublishedTable]) -> list[str]:
