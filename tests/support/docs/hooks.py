@@ -24,6 +24,11 @@ PAGES = {
     "tests/conformance/README.md": "conformance.md",
     "README.md": "index.md",
 }
+# A search for the name of a command or a function finds these pages first, and those of the project last.
+SEARCH_BOOSTS = {
+    **dict.fromkeys(("commands.md", "capture.md", "sync.md", "verify.md", "apply.md", "demo.md", "install.md"), 4),
+    **dict.fromkeys(("architecture.md", "changelog.md", "contributing.md", "performance.md", "scoreboard.md"), 0.2),
+}
 # Parts that are made when the site is built.
 MADE = {"commands": reference_pages.commands}
 
@@ -32,6 +37,7 @@ LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s#]+)((?:#[^)\s]*)?\))
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Insert what belongs to a page, and turn links to files outside docs/ into links to pages or the repository."""
+    page.meta.setdefault("search", {"boost": SEARCH_BOOSTS.get(page.file.src_uri, 1)})
     markdown = re.sub(r"<!-- made: (.*?) -->", lambda found: MADE[found[1]](), markdown)
     markdown = with_site_links(markdown, "docs")
     return re.sub(r"<!-- include: (.*?) -->", lambda found: included(found[1]), markdown)
