@@ -16,7 +16,7 @@ from support.docs import markdown
 
 pytest_plugins = ["support.spark_session"]
 
-READ, STREAM, SCHEMA = markdown.code_blocks(clone.path_of("docs/spark-source.md").read_text(), "python")
+READ, STREAM, _PIPELINE, SCHEMA = markdown.code_blocks(clone.path_of("docs/spark-source.md").read_text(), "python")
 
 
 @pytest.mark.full
