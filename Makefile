@@ -116,6 +116,14 @@ capture-servers:  ## after a change to capture: random workloads on PostgreSQL 1
 sync-servers:  ## after a change to pgdecode/lake: targets synced from PostgreSQL 10 to 18, killed, deleted and restored
 	PYTHONPATH=tests:tests/lake $(PYTHON) -m sync_campaign --install build/servers
 
+iceberg-rest:  ## after a change to pgdecode/lake/iceberg.py: tables in the REST catalog of Iceberg's own tests; needs Maven
+	mkdir -p build/iceberg-rest
+	mvn -q -f tests/lake/rest/pom.xml dependency:build-classpath -Dmdep.outputFile=$(CURDIR)/build/iceberg-rest/classpath
+	$(PYTHON) -m pytest -m "" tests/lake/test_iceberg_rest.py
+
+killed-lakes:  ## after a change to pgdecode/lake: runs of apply killed 100 times at random, in each format
+	PYTHONPATH=tests:tests/lake $(PYTHON) -m killed_runs --kills 100
+
 spark-lakes:  ## after a change to spark_udfs/lake: Delta and Iceberg on the newest Spark that both have jars for
 	$(PYTHON) -m pytest -m "" tests/spark/lake
 

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pyiceberg import types as iceberg_types
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io import load_file_io
+from pyiceberg.io import ARROW_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -101,6 +102,8 @@ _AZURE = {
     "client_id": "adls.client-id",
     "client_secret": "adls.client-secret",
 }
+# An endpoint of Azure, which has the account in the name of the host or in the path.
+_AUTHORITY, _PROTOCOL = "adls.blob-storage-authority", "adls.blob-storage-scheme"
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
@@ -250,7 +253,7 @@ class IcebergFormat:
         except RunError:
             raise
         except Exception as error:
-            is_known = isinstance(error, SQLAlchemyError | OSError | ValueError | NotImplementedError)
+            is_known = isinstance(error, SQLAlchemyError | OSError | ValueError | NotImplementedError | ImportError)
             if not is_known and type(error).__module__ != exceptions.__name__:
                 raise
             lines = str(error).splitlines()
@@ -382,6 +385,9 @@ class IcebergFormat:
         names = _S3 if scheme == "s3" else _AZURE
         options = {name: properties[key] for name, key in reversed(names.items()) if properties.get(key) is not None}
         options.pop("endpoint_url", None)
+        if scheme != "s3" and (host := properties.get(_AUTHORITY)):
+            account, protocol = properties["adls.account-name"], properties.get(_PROTOCOL, "https")
+            options["endpoint"] = f"{protocol}://" + (account + host if host.startswith(".") else f"{host}/{account}")
         return object_path(f"{scheme}{location.removeprefix(parts.scheme)}", options)
 
     def new_file(self, name: str) -> NewFile:
@@ -763,6 +769,14 @@ def _catalog_properties(options: Mapping[str, Any]) -> dict[str, str]:
     """Name options of object stores as pyiceberg does."""
     names = _S3 | _AZURE
     found = {names.get(str(name).lower(), str(name)): value for name, value in options.items()}
+    if (account := found.get("adls.account-name")) and (endpoint := found.pop("s3.endpoint", None)):
+        parts = urlsplit(str(endpoint))
+        blob = {_AUTHORITY: parts.netloc.removeprefix(str(account)), _PROTOCOL: parts.scheme}
+        dfs = {name.replace("blob", "dfs"): value.replace(".blob.", ".dfs.") for name, value in blob.items()}
+        found = {**blob, **dfs, **found}
+    if found.keys() & _AZURE.values() and find_spec("adlfs") is None:
+        # pyiceberg prefers fsspec, which needs it.
+        found = {PY_IO_IMPL: ARROW_FILE_IO, **found}
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +16,7 @@ import pyarrow as pa
 import pytest
 from changes.test_changes import TYPES
 from deltalake import DeltaTable
+from lake.lakes import FORMATS, new_lake
 from lake.memory_target import MemoryTarget
 from lake.test_apply_captures import (
     STALE,
@@ -104,3 +108,15 @@ def test_typed_tables_have_the_values_of_the_payloads(scheme: str, name: str, tm
         ):
             typed = pa.table([from_stored(found[item.name], item.type) for item in schema], schema=schema)
             assert rows_of(typed) == rows_of(pa.Table.from_pylist(rows, schema)), table
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("format", [name for name in FORMATS if name != "memory"])
+def test_runs_that_are_killed_at_random_leave_a_table_at_its_position(format: str, tmp_path: Path) -> None:
+    new_lake(format, tmp_path)  # skips without its libraries
+    script = Path(__file__).with_name("killed_runs.py")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(script.parent)])}
+    command = [sys.executable, script, "--format", format, "--kills", "5", "--seed", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{format}: killed 5 times at random" in done.stdout

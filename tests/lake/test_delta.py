@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -203,15 +200,6 @@ def test_a_commit_follows_those_that_change_nothing(root: str) -> None:
 def test_two_runs_at_a_time_are_one_after_the_other(root: str) -> None:
     with open_target(f"delta:{root}").opened(), pytest.raises(RunError, match="another process is writing it now"):
         put(root, 10)
-
-
-@pytest.mark.full
-def test_a_run_that_is_killed_leaves_a_table_at_its_position(tmp_path: Path) -> None:
-    command = [sys.executable, Path(__file__).with_name("killed_delta.py"), tmp_path, "1", "100"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "killed at random" in done.stdout
 
 
 @pytest.mark.full

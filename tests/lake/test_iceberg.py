@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,11 +25,12 @@ from pgdecode.lake.stored_types import stored_schema, to_stored
 from pgdecode.lake.target import ColumnSource
 from pgdecode.lake.targets import lake_target
 from pgdecode.net.schema import ABOUT
-from support.emulators import Emulator
+from support.emulators import ACCOUNT, AZURE_SECRET, Emulator
 
 pytest.importorskip("pyiceberg", reason="pip install 'pgdecode[iceberg]'")
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io import ARROW_FILE_IO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -539,9 +541,18 @@ def test_two_tables_of_which_one_is_committed_continue(tmp_path: Path, monkeypat
 # -- object stores and growth ------------------------------------------------------------------------------------------
 
 
-def test_a_warehouse_in_an_object_store(s3: Emulator, tmp_path: Path) -> None:
-    bucket = s3.new_bucket()
-    options = {**s3.options, "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"{bucket}/lake"}
+def test_a_warehouse_in_an_object_store(store: Emulator, tmp_path: Path) -> None:
+    bucket = store.new_bucket().replace("az://", "abfss://")
+    options = {**store.options, "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"{bucket}/lake"}
+    properties = {"uri": options["uri"]}
+    if store.kind == "s3":
+        properties |= {"s3.endpoint": store.options["endpoint"], "s3.region": "us-east-1"}
+    else:
+        options["account_key"] = AZURE_SECRET
+        host = urlsplit(store.options["endpoint"]).netloc
+        properties |= {f"adls.{part}-storage-authority": host for part in ("blob", "dfs")}
+        properties |= {f"adls.{part}-storage-scheme": "http" for part in ("blob", "dfs")}
+        properties |= {"adls.account-name": ACCOUNT, "adls.account-key": AZURE_SECRET, "py-io-impl": ARROW_FILE_IO}
     target = lake_target("iceberg:shop", storage_options=options)
     with target.opened():
         target.table(NAME).create(ORDERS)
@@ -551,10 +562,19 @@ def test_a_warehouse_in_an_object_store(s3: Emulator, tmp_path: Path) -> None:
         assert target.applied[NAME].position == 1
         target.table(NAME).apply(upserts(ORDERS, rows_of(2, n=5), before=True, unknown=("note",)))
         target.commit({NAME: Applied(2, 3)})
-    properties = {"uri": options["uri"], "s3.endpoint": s3.options["endpoint"], "s3.region": "us-east-1"}
     table = load_catalog("shop", **properties).load_table(NAME)
-    assert table.location().startswith("s3://")
+    assert table.location().startswith(f"{bucket}/lake/")
     assert plain_rows(table.scan().to_arrow().to_pylist()) == plain_rows([*rows_of(1), *rows_of(2, n=5, note="note 2")])
+
+
+def test_a_package_that_the_catalog_needs_is_an_error_of_one_line(tmp_path: Path) -> None:
+    options = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "abfss://a@b.dfs.core.windows.net/lake"}
+    options |= {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+    target = lake_target("iceberg:shop", storage_options=options)
+    with target.opened():
+        target.table(NAME).create(ORDERS)
+        with pytest.raises(RunError, match=r"^iceberg:shop, table public\.orders: .*adlfs"):
+            target.commit({NAME: Applied(1, 2)})
 
 
 def test_a_commit_makes_its_metadata_once_however_often_pyiceberg_asks_for_them(

@@ -62,14 +62,14 @@ class Emulator:
         return [word for name, value in self.options.items() for word in ("--storage-option", f"{name}={value}")]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 @contextmanager
-def _server(command: Sequence[str | Path], port: int) -> Iterator[None]:
+def server(command: Sequence[str | Path], port: int) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(_SECONDS_TO_START * 10):
@@ -94,8 +94,8 @@ def s3_emulator() -> Iterator[Emulator]:
     program = Path(sys.executable).parent / "moto_server"
     if not program.exists():
         pytest.skip("no moto_server: pip install 'moto[server]'")
-    port = _free_port()
-    with _server([program, "-H", "127.0.0.1", "-p", str(port)], port):
+    port = free_port()
+    with server([program, "-H", "127.0.0.1", "-p", str(port)], port):
         yield Emulator("s3", port, {"endpoint": f"http://127.0.0.1:{port}", "region": "us-east-1"})
 
 
@@ -112,9 +112,9 @@ def azure_emulator() -> Iterator[Emulator]:
     program = azurite()
     if program is None:
         pytest.skip("no azurite-blob: npm install --prefix build/azurite azurite")
-    port = _free_port()
+    port = free_port()
     command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent"]
-    with _server([*command, "--skipApiVersionCheck", "--disableTelemetry"], port):
+    with server([*command, "--skipApiVersionCheck", "--disableTelemetry"], port):
         yield Emulator("azure", port, {"account_name": ACCOUNT, "endpoint": f"http://127.0.0.1:{port}/{ACCOUNT}"})
 
 

@@ -1,14 +1,16 @@
-"""Runs that write a Delta table and are killed: `python killed_delta.py FOLDER SEED N_RANDOM`, for test_delta.
+"""Runs that write a table and are killed: `python -m killed_runs [--format NAME] [--kills N]`; `make killed-lakes`.
 
-Each run is a forked process. It ends at its n-th write, for each n, then at random times.
+Each run is a forked process. It ends at random times and, in Delta, at its n-th write, for each n.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,10 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from test_delta import NAME, SCHEMA, applied, net, same
+from lake.lakes import FORMATS, new_lake
+from lake.test_delta import NAME, SCHEMA, applied, net, same
 
 from pgdecode.datasets import file_digest
-from pgdecode.lake.delta import open_target
+from pgdecode.lake import lake_target
 from pgdecode.lake.target import ColumnSource
 
 EXTRA = pa.field("extra", pa.int32())
@@ -51,11 +54,11 @@ def expected(step: int) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda item: item["id"])
 
 
-def run(root: str, last: int, write: int | None = None) -> None:
+def run(format: str, root: str, last: int, write: int | None = None) -> None:
     """Go on from the position of the table, with a commit for each step. End the process before its n-th write."""
     if write is not None:
         end_at_write(write, root)
-    with open_target(f"delta:{root}").opened() as target:
+    with lake_target(str(new_lake(format, Path(root)).target)).opened() as target:
         table = target.table(NAME)
         begin = target.applied[NAME].position + 1 if NAME in target.applied else 0
         if not begin:
@@ -71,20 +74,22 @@ def run(root: str, last: int, write: int | None = None) -> None:
             target.commit({NAME: applied(step)})
 
 
-def check(root: str, last: int | None = None) -> None:
-    """Compare what deltalake reads with the rows at the position of the table."""
-    with open_target(f"delta:{root}").opened() as target:
+def check(format: str, root: str, last: int | None = None) -> None:
+    """Compare what the reader of the format reads with the rows at the position of the table."""
+    lake = new_lake(format, Path(root))
+    with lake_target(str(lake.target)).opened() as target:
         at = target.applied[NAME].position if NAME in target.applied else -1
     assert last is None or at == last, at
     if at >= 0:
-        assert DeltaTable(f"{root}/{NAME}").to_pyarrow_table().sort_by("id").to_pylist() == expected(at), at
-    if last is not None:
+        assert lake.read(NAME).sort_by("id").to_pylist() == expected(at), at
+    if last is not None and format == "delta":
         # What the killed run has left is removed.
-        known = {Path(uri).name for uri in DeltaTable(f"{root}/{NAME}").file_uris()}
-        removed = DeltaTable(f"{root}/{NAME}").vacuum(retention_hours=0, enforce_retention_duration=False)
-        there = {path.name for path in Path(root, NAME).glob("*.parquet")}
+        folder = Path(root, "lake", NAME)
+        known = {Path(uri).name for uri in DeltaTable(folder).file_uris()}
+        removed = DeltaTable(folder).vacuum(retention_hours=0, enforce_retention_duration=False)
+        there = {path.name for path in folder.glob("*.parquet")}
         assert there == known | set(removed), sorted(there - known - set(removed))
-        assert not [*Path(root, NAME, "_delta_log").glob(".*")]
+        assert not [*Path(folder, "_delta_log").glob(".*")]
 
 
 def forked(work: Callable[[], None], seconds: float | None = None) -> int:
@@ -129,33 +134,55 @@ def end_at_write(number: int, root: str) -> None:
     sys.addaudithook(hook)
 
 
-def main(folder: str, seed: str, n_random: str) -> None:
-    n_killed = 0
+def kill_at_each_write(format: str, folder: Path) -> None:
+    """Kill the first steps, with both changes of columns, at each write."""
     for number in count(1):
-        root = f"{folder}/write{number}"
+        root = str(folder / f"write{number}")
         os.mkdir(root)
-        # The first steps, with both changes of columns.
-        code = forked(partial(run, root, 8, number))
+        code = forked(partial(run, format, root, 8, number))
         assert code in (KILLED, DONE), number
-        for work in (partial(check, root), partial(run, root, 8), partial(check, root, 8)):
+        for work in (partial(check, format, root), partial(run, format, root, 8), partial(check, format, root, 8)):
             assert forked(work) == DONE, f"write {number}"
         if code == DONE:
+            print(f"{format}: killed at {number - 1} writes", flush=True)
             break
-        n_killed += 1
-    print(f"{n_killed} writes")
-    rng = random.Random(int(seed))
-    root, n_killed = f"{folder}/random", 0
-    os.mkdir(root)
-    for number in range(int(n_random)):
-        n_killed += forked(partial(run, root, N_STEPS - 1), rng.random() * 0.3) == KILLED
-        assert forked(partial(check, root)) == DONE, f"kill {number}"
-        if number % 10 == 9:
-            assert forked(partial(run, root, N_STEPS - 1)) == DONE
-            assert forked(partial(check, root, N_STEPS - 1)) == DONE
-            root = f"{folder}/random{number}"
-            os.mkdir(root)
-    print(f"{n_killed} killed at random")
+
+
+def kill_at_random(format: str, folder: Path, rng: random.Random, kills: int) -> None:
+    """Kill runs at random times, each of which goes on where the one before it has ended."""
+    (folder / "usual").mkdir()
+    start = time.monotonic()
+    assert forked(partial(run, format, str(folder / "usual"), N_STEPS - 1)) == DONE
+    seconds, n_killed, n_tables = time.monotonic() - start, 0, 0
+    while n_killed < kills:
+        root, n_tables = str(folder / f"random{n_tables}"), n_tables + 1
+        os.mkdir(root)
+        code = KILLED
+        while code == KILLED and n_killed < kills:
+            # A run that goes on has less to do, and one that is killed at once gets nowhere.
+            code = forked(partial(run, format, root, N_STEPS - 1), rng.random() * seconds / 2)
+            assert code in (KILLED, DONE), f"kill {n_killed}"
+            n_killed += code == KILLED
+            assert forked(partial(check, format, root)) == DONE, f"kill {n_killed}"
+        assert forked(partial(run, format, root, N_STEPS - 1)) == DONE
+        assert forked(partial(check, format, root, N_STEPS - 1)) == DONE
+    print(f"{format}: killed {n_killed} times at random, in {n_tables} tables", flush=True)
+
+
+def main() -> None:
+    formats = [name for name in FORMATS if name != "memory"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--format", action="append", choices=formats, help="default: all")
+    parser.add_argument("--kills", type=int, default=100, metavar="N")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    for format in options.format or formats:
+        with tempfile.TemporaryDirectory() as folder:
+            if format == "delta":
+                kill_at_each_write(format, Path(folder))
+            kill_at_random(format, Path(folder), random.Random(options.seed), options.kills)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
