@@ -30,6 +30,7 @@ from pgdecode.capture import (
     drop_slot,
 )
 from pgdecode.capture.capture import delete_files
+from pgdecode.capture.journal import read_log
 from pgdecode.capture.options import bytes_from_text, seconds_from_text
 from pgdecode.capture.recorder import CopyProgress
 from pgdecode.capture.slot_status import Status, read_status
@@ -115,12 +116,12 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 @click.argument("dsn")
 @click.argument("out", type=parameters.path, metavar="OUT")
 @click.argument("tables", nargs=-1, metavar="")
-@click.option("--slot", required=True, metavar="NAME", help="The replication slot to read.")
+@click.option("--slot", metavar="NAME", help="The replication slot to read. Default: that of OUT.")
 @click.option(
     "--publication",
     multiple=True,
     metavar="NAME",
-    help="The publication whose tables are sent. Repeatable.",
+    help="The publication whose tables are sent. Repeatable. Default: those of OUT.",
 )
 @click.option(
     "--protocol",
@@ -215,7 +216,7 @@ def capture(
     dsn: str,
     out: Path,
     tables: tuple[str, ...],
-    slot: str,
+    slot: str | None,
     as_copy: bool,
     drop: bool,
     as_status: bool,
@@ -250,6 +251,10 @@ def capture(
             raise click.UsageError(f"Got unexpected extra argument ({tables[0]}); tables need --copy")
         if given["connections"] > 1 and not as_copy:
             raise click.UsageError("--connections needs --copy")
+        origin = read_log(out).origin or {}
+        slot = slot or origin.get("slot")
+        if slot is None:
+            raise click.UsageError("Missing option '--slot'.")
         if drop:
             drop_slot(dsn, slot)
             click.echo(f"slot {printable(slot)}: dropped", err=True)
@@ -258,6 +263,7 @@ def capture(
             status = read_status(dsn, out, slot)
             _print_status(status, as_json=as_json)
             return 0 if status.obstacle is None else STOPPED
+        given["publication"] = given["publication"] or tuple(origin.get("publications", ()))
         if not given["publication"]:
             raise click.UsageError("Missing option '--publication'.")
         with live_progress() as show:

@@ -226,10 +226,14 @@ def test_the_status_of_a_slot_that_is_gone_is_an_obstacle_with_the_calls_that_co
 ) -> None:
     database = two_tables
     capture(database, tmp_path / "raw", "pa")
-    command = [sys.executable, "-m", "pgdecode", "capture", database.dsn, str(tmp_path / "raw"), "--slot"]
-    assert subprocess.run([*command, database.slot, "--status"], capture_output=True).returncode == 0
+    command = [sys.executable, "-m", "pgdecode", "capture", database.dsn, str(tmp_path / "raw")]
+    # Slot and publication are those of the folder, as in the remedy of `apply`.
+    database.execute("INSERT INTO a VALUES (7)")
+    again = subprocess.run([*command, "--until", "now", "--copy", "public.a"], capture_output=True, text=True)
+    assert (again.returncode, "public.a: 1 row copied at" in again.stderr) == (0, True)
+    assert subprocess.run([*command, "--status"], capture_output=True).returncode == 0
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
-    done = subprocess.run([*command, database.slot, "--status", "--json"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--status", "--json"], capture_output=True, text=True)
     assert done.returncode == 3
     assert json.loads(done.stdout)["obstacle"].startswith(
         f"slot '{database.slot}' does not exist; drop_slot, and then "

@@ -22,6 +22,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -254,7 +255,8 @@ def finish(trial: Trial, syncer: Syncer, rng: random.Random) -> None:
     """Sync the rest, copy tables that cannot be known otherwise, and compare everything with the server."""
     for _ in range(5):
         code, text = syncer.command(*syncer.sync())
-        names = sorted(set(re.findall(r"pgdecode capture DSN RAW --copy (.*)$", text, re.MULTILINE)))
+        remedies = re.findall(r"pgdecode capture DSN RAW --until now --copy (.*)$", text, re.MULTILINE)
+        names = sorted({name for remedy in remedies for name in shlex.split(remedy)})
         if code == 0 or _SERVERS_FAULT in text or not names:
             break
         trial.events["copied again"] += len(names)

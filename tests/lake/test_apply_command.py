@@ -24,7 +24,7 @@ def test_apply_prints_a_line_for_each_table_and_changes_nothing_the_second_time(
     assert first.startswith("public.orders: 1 truncate, 2 upserts; 1 file (")
     assert last == (
         "pgdecode: table public.customers: position 41: column 'email' was added, and its values in older rows are not "
-        "known; copy it again: pgdecode capture DSN RAW --copy public.customers"
+        "known; copy it again: pgdecode capture DSN RAW --until now --copy public.customers"
     )
     done = run("apply", CAPTURE, target, "--json", "--table", "public.orders")
     found = json.loads(done.out)

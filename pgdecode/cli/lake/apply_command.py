@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -125,7 +126,7 @@ def apply_command(source_location: str, target: str, *, as_json: bool, **given: 
 def print_stale(stale: Mapping[str, str]) -> None:
     """Print why tables are stale, and the remedy."""
     for name, reason in stale.items():
-        remedy = f"pgdecode capture DSN RAW --copy {name}"
+        remedy = f"pgdecode capture DSN RAW --until now --copy {shlex.quote(printable(name))}"
         click.echo(
             f"pgdecode: table {printable(name)}: {printable(in_shell(reason))}; copy it again: {remedy}", err=True
         )
