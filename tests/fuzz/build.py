@@ -78,12 +78,19 @@ def build_package() -> None:
     )
 
 
+def generate(source: Path, generated: Path, include: Path) -> None:
+    """Translate one .pyx to C; `include` has the .pxd of the package."""
+    directives = "boundscheck=False,wraparound=False,initializedcheck=False,cdivision=True"
+    run(
+        *(sys.executable, "-m", "cython", "-3", "-X", directives, "-I", include, "-I", HERE),
+        *(source, "-o", generated),
+    )
+
+
 def compile_module(source: Path, target: Path, include: Path, *flags: str) -> None:
     """Compile one .pyx to an instrumented module; `include` has the .pxd of the package."""
     generated = target.with_name(f"{source.stem}.c")
-    directives = "boundscheck=False,wraparound=False,initializedcheck=False,cdivision=True"
-    paths = ["-I", include, "-I", HERE]
-    run(sys.executable, "-m", "cython", "-3", "-X", directives, *paths, source, "-o", generated)
+    generate(source, generated, include)
     target.unlink(missing_ok=True)
     run("clang", "-shared", "-fPIC", *FLAGS, *flags, *include_flags(), generated, "-o", target)
 

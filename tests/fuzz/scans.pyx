@@ -8,7 +8,7 @@ from libc.string cimport memcpy, memset
 from plain_memory cimport free_bytes, live_blocks
 
 from pgdecode._native.arrow.builder cimport (
-    BUILDER_LIST, BUILDER_TEXT, NO_WORD, Builder, BuilderType, ColumnsBuilder, TupleBuilder, undo_columns, undo_row,
+    BUILDER_LIST, BUILDER_TEXT, NO_KEYWORD, Builder, BuilderType, ColumnsBuilder, TupleBuilder, undo_columns, undo_row,
     undo_tuple,
 )
 from pgdecode._native.arrow.payload_array cimport LAYOUT_SPANS, Segment, Span
@@ -83,7 +83,7 @@ cdef void open_batch(Batch *batch, int64_t n_rows, uint32_t fields, const Rules 
         batch.out.new = &batch.new
     if (fields >> 31) & 1:
         batch.out.columns = &batch.columns
-    memset(batch.kinds, NO_WORD, sizeof(batch.kinds))
+    memset(batch.kinds, NO_KEYWORD, sizeof(batch.kinds))
     batch.out.kinds = batch.kinds
     batch.out.fast = batch.fast
     batch.out.old_type = batch.out.builders[OLD_TYPE_COLUMN]
@@ -209,7 +209,7 @@ cdef void check_batch(const Batch *batch) noexcept nogil:
     if n and utf8_prefix(batch.columns.names.data, batch.columns.names.size) != batch.columns.names.size:
         fail("a column's name is not UTF-8")
     for row in range(batch.n_rows):
-        if batch.faults[row].code != OK and batch.kinds[row] != NO_WORD:
+        if batch.faults[row].code != OK and batch.kinds[row] != NO_KEYWORD:
             fail("a faulty row has a kind")
 
 
@@ -351,7 +351,7 @@ cdef void scan_target(const uint8_t *data, size_t size) noexcept nogil:
     check_batch(&batch)
     for row in range(payloads.n):
         if payloads.spans[row].data == NULL:
-            if batch.faults[row].code != OK or batch.kinds[row] != NO_WORD:
+            if batch.faults[row].code != OK or batch.kinds[row] != NO_KEYWORD:
                 fail("a null has a verdict")
             continue
         if how < 2:
