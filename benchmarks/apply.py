@@ -1,13 +1,15 @@
 """Benchmark of applying net changes to tables of files, beside other engines: `python -m benchmarks.apply`.
 
 "floor" is pyarrow, which reads the files that have changed rows and writes them again. Each run is a process. Time and
-CPU are counted without imports and without making the changes; the peak is of the memory beside them.
+CPU are counted without imports and without making the changes; the peak is of the memory beside them. "content" is read
+from the table afterwards: the number of rows and sums of two columns.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import shutil
 import subprocess
@@ -55,7 +57,14 @@ CASES = {
     "many files": (1_000_000, 1_000, "newest"),
 }
 FILES = 10_000  # of "many files"
-ENGINES = ("pgdecode", "pgdecode-delta", "floor", "duckdb", "deltalake", "pyiceberg")
+# Targets of pgdecode by engine; "pgdecode" is the Parquet target.
+TARGETS = {
+    "pgdecode": "parquet:{}",
+    "pgdecode-delta": "delta:{}/lake",
+    "pgdecode-iceberg": "iceberg:{}/iceberg",
+    "pgdecode-duckdb": "duckdb:{}/lake.duckdb",
+}
+ENGINES = (*TARGETS, "floor", "duckdb", "deltalake", "pyiceberg")
 
 
 def rows_of(ids: pa.Array, salt: int) -> pa.Table:
@@ -128,9 +137,9 @@ def prepare(folder: Path, n_rows: int, file_bytes: int | None) -> None:
         target.commit({NAME: Applied(1, 2)})
 
 
-def with_pgdecode(folder: Path, nets: Iterator[pa.Table], threads: int, *, uri: str = "parquet:{}") -> dict[str, Any]:
-    """Apply the changes to the Parquet target."""
-    target: Any = lake_target(uri.format(folder))
+def with_target(folder: Path, nets: Iterator[pa.Table], threads: int, *, engine: str) -> dict[str, Any]:
+    """Apply the changes to a target of pgdecode."""
+    target: Any = lake_target(TARGETS[engine].format(folder))
     target.threads = threads
     opened = []
     original = file_writer.SourceFile.__init__
@@ -148,11 +157,6 @@ def with_pgdecode(folder: Path, nets: Iterator[pa.Table], threads: int, *, uri: 
         counts = vars(table.counts)
         target.commit({NAME: Applied(2, 3)})
     return {**counts, "files_opened": len(set(opened))}
-
-
-def with_delta(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[str, Any]:
-    """Apply the changes to the Delta target."""
-    return with_pgdecode(folder, nets, threads, uri="delta:{}/lake")
 
 
 def with_floor(folder: Path, nets: Iterator[pa.Table], threads: int) -> dict[str, Any]:
@@ -216,10 +220,10 @@ def _nullable() -> pa.Schema:
     return pa.schema([item.with_nullable(True) for item in SCHEMA])
 
 
-def _iceberg(folder: Path) -> Any:
+def _iceberg(folder: Path, name: str = "bench") -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    return SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    return SqlCatalog(name, uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
 
 
 def copy_for(engine: str, folder: Path) -> None:
@@ -233,8 +237,8 @@ def copy_for(engine: str, folder: Path) -> None:
         return
     files = [pq.ParquetFile(path) for path in sorted((folder / NAME).glob("*.parquet"))]
     batches = (batch.cast(_nullable()) for file in files for batch in file.iter_batches(BATCH))
-    if engine == "pgdecode-delta":
-        target = lake_target(f"delta:{folder}/lake")
+    if engine in TARGETS:
+        target = lake_target(TARGETS[engine].format(folder))
         with target.opened():
             target.table(NAME).create(SCHEMA)
             for batch in batches:
@@ -252,9 +256,34 @@ def copy_for(engine: str, folder: Path) -> None:
             table.append(pa.Table.from_batches([batch]))
 
 
+def content_of(engine: str, folder: Path) -> list[int] | None:
+    """Read the table: the number of rows and sums of two columns. The floor changes nothing, so None."""
+    columns = ("id", "customer")
+    if engine == "floor":
+        return None
+    if engine.endswith(("delta", "deltalake")):
+        from deltalake import DeltaTable
+
+        path = folder / "lake" / NAME if engine == "pgdecode-delta" else folder / "delta"
+        table = DeltaTable(path).to_pyarrow_table(columns=[*columns])
+    elif engine.endswith("iceberg"):
+        mine = engine == "pgdecode-iceberg"
+        catalog = _iceberg(folder / "iceberg", "default") if mine else _iceberg(folder)
+        table = catalog.load_table(NAME if mine else "bench.orders").scan(selected_fields=columns).to_arrow()
+    elif engine.endswith("duckdb"):
+        import duckdb
+
+        file, name = ("lake.duckdb", NAME) if engine == "pgdecode-duckdb" else ("table.duckdb", "orders")
+        with contextlib.closing(duckdb.connect(str(folder / file), read_only=True)) as connection:
+            table = connection.execute(f"SELECT id, customer FROM {name}").to_arrow_table()
+    else:
+        files = sorted((folder / NAME).glob("*.parquet"))
+        table = pa.concat_tables(pq.read_table(path, columns=[*columns], partitioning=None) for path in files)
+    return [len(table), *(pc.sum(table[name]).as_py() for name in columns)]
+
+
 RUNNERS: dict[str, Callable[[Path, Iterator[pa.Table], int], dict[str, Any]]] = {
-    "pgdecode": with_pgdecode,
-    "pgdecode-delta": with_delta,
+    **{engine: functools.partial(with_target, engine=engine) for engine in TARGETS},
     "floor": with_floor,
     "duckdb": with_duckdb,
     "deltalake": with_deltalake,
@@ -296,9 +325,9 @@ def measured(engine: str, source: Path, case: tuple[int, int, str], threads: int
             copy_for(engine, folder)
         command = [sys.executable, "-m", "benchmarks.apply", "--run", engine, str(folder), json.dumps(case)]
         done = subprocess.run([*command, "--threads", str(threads)], capture_output=True, text=True)
-    if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        found: dict[str, Any] = {"error": (done.stderr.strip().splitlines() or ["failed"])[-1]}
+        if done.returncode == 0:
+            found = {**json.loads(done.stdout.splitlines()[-1]), "content": content_of(engine, folder)}
     return found
 
 

@@ -1,8 +1,9 @@
-"""Benchmark of `pgdecode capture`, compared with psycopg2's cursor: `python -m benchmarks.capture`.
+"""Benchmark of `pgdecode capture` beside psycopg2's cursor and pg_recvlogical: `python -m benchmarks.capture`.
 
-Both read the same WAL from a slot of the demonstration server, and write the same columns to Parquet with the same
-settings. Each run is a process. Time and CPU are counted without imports, from connecting until the file is on disk and
-confirmed. The CPU of the walsender of each run is read from /proc, so this needs Linux.
+All read the same WAL from a slot of the demonstration server. The first two write the same columns to Parquet with the
+same settings; pg_recvlogical writes the payloads alone, without lengths or positions. Each run is a process. Time and
+CPU are counted without imports, from connecting until the file is on disk and confirmed. The CPU of the walsender of
+each run is read from /proc, so this needs Linux.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ try:
     from pgdecode.capture.connection import Connection
     from pgdecode.capture.file_writer import GROUP_BYTES
     from pgdecode.capture.frames import SCHEMA
+    from pgdecode.files.text_files import split_messages
 except ImportError as problem:
     sys.exit(f"{problem}\nthis needs the compiled package and extras: python -m pip install -e '.[demo]'")
 
-CLIENTS = ("pgdecode", "psycopg2")
+CLIENTS = ("pgdecode", "psycopg2", "pg_recvlogical")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 # A transaction of pgbench, TRANSACTIONS times; and rows of twelve columns, inserted, updated and deleted.
@@ -143,18 +145,44 @@ def capture_by_psycopg2(dsn: str, slot: str, n_messages: int, folder: Path) -> N
     connection.close()
 
 
+def capture_by_pg_recvlogical(dsn: str, slot: str, n_messages: int, folder: Path) -> None:
+    """Write the messages with the server's own program, up to the end of the WAL."""
+    with contextlib.closing(Connection(dsn)) as connection:
+        end = str(connection.value("SELECT pg_current_wal_lsn()"))
+    command = [str(demo.programs() / "pg_recvlogical"), "-d", dsn, "--slot", slot, "--start", "-P", "pgoutput"]
+    command += ["-o", "proto_version=1", "-o", "publication_names=bench", "--endpos", end, "-f", str(folder / "out")]
+    subprocess.run(command, check=True)
+
+
+def messages_in(folder: Path) -> int:
+    """Return the number of messages in the files of a client."""
+    raw = folder / "out"
+    if raw.is_file():
+        return sum(len(array) for array in split_messages(raw.read_bytes(), 9))
+    return sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))
+
+
 def run_client(client: str, dsn: str, slot: str, n_messages: int, folder: Path) -> None:
     """Run a client in this process, and print its time, CPU and the number of messages in its files."""
     if client == "psycopg2":
         importlib.import_module("psycopg2.extras")
     # The first call imports pandas, if it is installed.
     pa.array([0])
-    run = {"pgdecode": capture_by_pgdecode, "psycopg2": capture_by_psycopg2}[client]
-    begun, cpu = time.perf_counter(), time.process_time()
+    run = {
+        "pgdecode": capture_by_pgdecode,
+        "psycopg2": capture_by_psycopg2,
+        "pg_recvlogical": capture_by_pg_recvlogical,
+    }[client]
+    begun, cpu = time.perf_counter(), cpu_seconds()
     run(dsn, slot, n_messages, folder)
-    seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
-    rows = sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))
-    print(json.dumps({"seconds": seconds, "cpu": cpu, "messages": rows}))
+    seconds, cpu = time.perf_counter() - begun, cpu_seconds() - cpu
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "messages": messages_in(folder)}))
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 # The server and the walsender.
@@ -210,12 +238,12 @@ def prepare(dsn: str, workload: str, scale: float, n_slots: int) -> int:
     return found.messages
 
 
-def measured(dsn: str, workload: str, n_messages: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Run both clients in turn, each on a slot of its own."""
-    slots = iter(range(1, 1 + 2 * rounds))
+def measured(dsn: str, workload: str, clients: Sequence[str], n_messages: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Run the clients in turn, each on a slot of its own."""
+    slots = iter(range(1, 1 + len(clients) * rounds))
     for number in range(rounds):
         # The client that reads WAL first may find less of it in the cache.
-        for client in CLIENTS if number % 2 else reversed(CLIENTS):
+        for client in clients if number % 2 else reversed(clients):
             slot = f"{workload}_{next(slots)}"
             with tempfile.TemporaryDirectory() as folder:
                 sender = Walsender(dsn, slot)
@@ -232,7 +260,7 @@ def summary(runs: list[dict[str, Any]]) -> str:
     for workload in dict.fromkeys(run["workload"] for run in runs):
         of_client = {
             client: [run for run in runs if (run["workload"], run["client"]) == (workload, client)]
-            for client in CLIENTS
+            for client in dict.fromkeys(run["client"] for run in runs)
         }
         for client, found in of_client.items():
             rate, cpu, walsender = (
@@ -244,16 +272,18 @@ def summary(runs: list[dict[str, Any]]) -> str:
                 )
             )
             lines.append(
-                f"{workload:8} {client:9} {rate:9,.0f} messages/s, CPU per message {cpu:5.2f} us, of the walsender "
+                f"{workload:8} {client:14} {rate:9,.0f} messages/s, CPU per message {cpu:5.2f} us, of the walsender "
                 f"{walsender:5.2f} us, ratio {cpu / walsender:.2f}"
             )
-        pairs = list(zip(*of_client.values(), strict=True))
-        rates = [own["messages"] / own["seconds"] / (other["messages"] / other["seconds"]) for own, other in pairs]
-        cpus = [own["cpu"] / other["cpu"] for own, other in pairs]
-        lines.append(
-            f"{workload:8} pgdecode / psycopg2: rate {statistics.median(rates):.2f} ({min(rates):.2f} to "
-            f"{max(rates):.2f}), CPU {statistics.median(cpus):.2f} ({min(cpus):.2f} to {max(cpus):.2f})"
-        )
+        own = of_client.pop("pgdecode")
+        for client, others in of_client.items():
+            pairs = list(zip(own, others, strict=True))
+            rates = [a["messages"] / a["seconds"] / (b["messages"] / b["seconds"]) for a, b in pairs]
+            cpus = [a["cpu"] / b["cpu"] for a, b in pairs]
+            lines.append(
+                f"{workload:8} pgdecode / {client}: rate {statistics.median(rates):.2f} ({min(rates):.2f} to "
+                f"{max(rates):.2f}), CPU {statistics.median(cpus):.2f} ({min(cpus):.2f} to {max(cpus):.2f})"
+            )
     return "\n".join(lines)
 
 
@@ -261,7 +291,7 @@ def main() -> None:
     """Run the benchmark, or one client."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capture", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="size of the workloads")
-    parser.add_argument("--rounds", type=int, default=4, choices=range(1, 5))
+    parser.add_argument("--rounds", type=int, default=3, choices=range(1, 4))
     parser.add_argument("--only", choices=list(WORKLOADS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run here")
     parser.add_argument("--client", nargs=5, metavar=("CLIENT", "DSN", "SLOT", "N", "FOLDER"), help=argparse.SUPPRESS)
@@ -270,13 +300,14 @@ def main() -> None:
         client, dsn, slot, n_messages, folder = options.client
         run_client(client, dsn, slot, int(n_messages), Path(folder))
         return
-    if importlib.util.find_spec("psycopg2") is None:
-        sys.exit("this needs psycopg2: python -m pip install psycopg2-binary")
+    clients = [name for name in CLIENTS if name != "psycopg2" or importlib.util.find_spec("psycopg2")]
+    if len(clients) < len(CLIENTS):
+        print("without psycopg2: python -m pip install psycopg2-binary", file=sys.stderr)
     runs: list[dict[str, Any]] = []
     for workload in [options.only] if options.only else WORKLOADS:
         with demo.server() as dsn:
-            n_messages = prepare(dsn, workload, options.scale, 1 + 2 * options.rounds)
-            for run in measured(f"{dsn} dbname={workload}", workload, n_messages, options.rounds):
+            n_messages = prepare(dsn, workload, options.scale, 1 + len(clients) * options.rounds)
+            for run in measured(f"{dsn} dbname={workload}", workload, clients, n_messages, options.rounds):
                 runs.append(run)
                 print(run, file=sys.stderr, flush=True)
     if options.json is not None:

@@ -89,7 +89,7 @@ def verify_answers(data: DataSet, other: Peer) -> None:
     """Compare what another decoder makes of some messages with pgdecode: messages, columns and bytes of values."""
     some = data.sample(CHECKED)
     payloads = some.payloads.to_pylist()
-    ask = Answers(other.answers())
+    ask = Answers(other.answers(), seconds=60.0)
     binary = data.name.endswith(".bin")
     answers = [
         ask(payload, in_stream=seen.xid is not None, binary=binary)

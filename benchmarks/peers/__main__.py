@@ -45,21 +45,21 @@ def measured(data_set: str, n_rows: int, effort: measure.Effort) -> tuple[list[d
     for line, name in OURS.items():
         result = found[line]
         bars.append({"name": name, "language": "Python", "messages_per_second": round(result.messages_per_second)})
-    for peer in PEERS:
-        if peer.name in found:
-            result = found[peer.name]
-            bars.append(
-                {
-                    "name": peer.name,
-                    "language": peer.language,
-                    "version": peer.version,
-                    "messages_per_second": round(result.messages_per_second),
-                    # The median of the ratios of pairs that were timed right after each other.
-                    "tuples_are_times": round(1 / result.ratios[TUPLES_LINE], 1),
-                    "spread": round(result.spread, 3),
-                    "messages": result.n_rows,
-                }
-            )
+    peers = [peer for peer in PEERS if peer.name in found]
+    for peer in sorted(peers, key=lambda peer: -found[peer.name].messages_per_second):
+        result = found[peer.name]
+        bars.append(
+            {
+                "name": peer.name,
+                "language": peer.language,
+                "version": peer.version,
+                "messages_per_second": round(result.messages_per_second),
+                # The median of the ratios of pairs that were timed right after each other.
+                "tuples_are_times": round(1 / result.ratios[TUPLES_LINE], 1),
+                "spread": round(result.spread, 3),
+                "messages": result.n_rows,
+            }
+        )
     return bars, [f"{item.line}: {item.reason}" for item in skipped]
 
 

@@ -162,8 +162,9 @@ class Answers:
     If it does not answer in time, or ends, it is started again for the next payload.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], seconds: float = SECONDS) -> None:
         self._command = command
+        self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, payload: bytes, *, in_stream: bool = False, binary: bool = False) -> Answer:
@@ -181,7 +182,7 @@ class Answers:
             try:
                 process.stdin.write(json.dumps(question).encode() + b"\n")
                 process.stdin.flush()
-                line = process.stdout.readline() if selector.select(SECONDS) else b""
+                line = process.stdout.readline() if selector.select(self._seconds) else b""
             except BrokenPipeError:
                 line = b""
         if not line:

@@ -172,8 +172,12 @@ def test_net_changes_are_applied_by_each_engine() -> None:
     done = run("--case", "random", "--divide", "1000", module="benchmarks.apply")
     assert done.returncode == 0, done.stderr
     found = {line["engine"]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert {*found} == {"pgdecode", "pgdecode-delta", "floor", "duckdb", "deltalake", "pyiceberg"}
+    targets = {"pgdecode", "pgdecode-delta", "pgdecode-iceberg", "pgdecode-duckdb"}
+    assert {*found} == {*targets, "floor", "duckdb", "deltalake", "pyiceberg"}
     assert not any("error" in line for line in found.values()), found
+    # pyiceberg deletes nothing.
+    assert len({tuple(found[name]["content"]) for name in (*targets, "duckdb", "deltalake")}) == 1, found
+    assert found["pyiceberg"]["content"][0] == found["pgdecode"]["content"][0] + 18
     mine = found["pgdecode"]
     assert (mine["rows"], mine["upserts"], mine["deletes"], mine["missing"]) == (10_000, 202, 18, 0)
 

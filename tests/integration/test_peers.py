@@ -38,7 +38,7 @@ def test_a_decoder_that_disagrees_is_not_timed(
     wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong:
-        def __init__(self, words: list[str]) -> None: ...
+        def __init__(self, words: list[str], seconds: float) -> None: ...
 
         def __call__(self, payload: bytes, **known: bool) -> dict[str, Any]:
             return wrong
