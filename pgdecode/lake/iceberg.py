@@ -268,10 +268,11 @@ class IcebergFormat:
         stored = self._tables.get(name)
         if stored is None:
             return None
-        with self._errors(f"{self._name}, table {name}"):
-            _check_features(name, stored.table)
+        what = f"{self._name}, table {name}"
+        with self._errors(what):
+            _check_features(what, stored.table)
             file_schema = _file_schema(stored.typed, stored.schema)
-            stored.entries = {entry.file_path: entry for entry in _entries(name, stored.table)}
+            stored.entries = {entry.file_path: entry for entry in _entries(what, stored.table)}
             keys = [item for item in file_schema if KEY in (item.metadata or {}) and not pa.types.is_nested(item.type)]
             types = {item.name: stored.schema.find_field(_id(item)) for item in keys}
             files = [
@@ -598,7 +599,7 @@ def _decoded(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(base64.b64decode(text))))
 
 
-def _check_features(name: str, table: Table) -> None:
+def _check_features(what: str, table: Table) -> None:
     """Check that a table has no feature that is not written.
 
     Raises
@@ -609,12 +610,19 @@ def _check_features(name: str, table: Table) -> None:
     metadata = table.metadata
     specs = metadata.partition_specs
     if metadata.format_version != 2:
-        raise RunError(f"table {name}: Iceberg format version {metadata.format_version} is not written, only version 2")
+        raise _refused(what, f"format version {metadata.format_version}")
     if any(not isinstance(item.transform, VoidTransform) for spec in specs for item in spec.fields):
-        raise RunError(f"table {name}: a partitioned Iceberg table is not written")
+        raise _refused(what, "partitions, or had them")
 
 
-def _entries(name: str, table: Table) -> Iterator[Entry]:
+def _refused(what: str, feature: str) -> RunError:
+    return RunError(
+        f"{what}: it has {feature}, which pgdecode does not write: drop it, and apply again; it is then made with "
+        "version 2 and without partitions"
+    )
+
+
+def _entries(what: str, table: Table) -> Iterator[Entry]:
     """Read the files of the current snapshot.
 
     Raises
@@ -626,9 +634,16 @@ def _entries(name: str, table: Table) -> Iterator[Entry]:
     for manifest in () if snapshot is None else snapshot.manifests(table.io):
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             if manifest.content == ManifestContent.DELETES:
-                raise RunError(f"table {name}: delete files of Iceberg are not written: rewrite the data files")
+                raise RunError(
+                    f"{what}: another writer has made delete files (merge-on-read), which pgdecode does not write: "
+                    "rewrite the data files (rewrite_data_files), and set write.delete.mode, write.update.mode and "
+                    "write.merge.mode to copy-on-write"
+                )
             if entry.data_file.file_format != FileFormat.PARQUET:
-                raise RunError(f"table {name}: files of format {entry.data_file.file_format} are not written")
+                raise RunError(
+                    f"{what}: another writer has made files of format {entry.data_file.file_format.value}, which "
+                    "pgdecode does not write: rewrite them as Parquet (rewrite_data_files)"
+                )
             yield entry.data_file
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import subprocess
 import sys
+from contextlib import ExitStack, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,10 @@ from pgdecode import ChangeDecoder, RelationCatalog, net_changes
 from pgdecode.arrow.distinct_values import plain_values, zipped
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
+from pgdecode.lake.duckdb.database import DuckDbTarget
 from pgdecode.lake.target import ColumnSource, MissingRow, Target
 from pgdecode.lake.targets import lake_target
+from servers.server import find_server, running_cluster
 from support import captures
 from support.oracles.expected_changes import BINARY, TEXT
 from support.tiers import full
@@ -578,3 +582,58 @@ def test_storage_options_are_options_of_attach(tmp_path: Path) -> None:
         target.table(NAME).apply(net_of(PLAIN, ["id"], *rows))
         target.commit({NAME: Applied(1, 1)})
     assert [*(tmp_path / "other" / "public" / "t").iterdir()]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_catalog_of_a_ducklake_is_in_another_database(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip(f"duckdb_extension_{kind}_scanner")
+    with ExitStack() as stack:
+        uri = f"ducklake:sqlite:{tmp_path}/lake.db"
+        if kind == "postgres":
+            programs = find_server()
+            if programs is None:
+                pytest.skip("no PostgreSQL server is installed")
+            uri = f"ducklake:postgres:{stack.enter_context(running_cluster(programs)).dsn()}"
+        targets = [lake_target(uri, storage_options={"data_path": f"{tmp_path}/files/"}) for _ in range(2)]
+        with targets[0].opened() as target:
+            target.table(NAME).create(PLAIN)
+            rows = [("upsert", None, {"id": i, "a": "a", "b": "b"}, []) for i in range(3)]
+            target.table(NAME).apply(net_of(PLAIN, ["id"], *rows))
+            target.commit({NAME: Applied(1, 2)})
+        change = net_of(PLAIN, ["id"], ("upsert", {"id": 1}, {"id": 1, "a": "new"}, ["b"]))
+        with targets[0].opened() as one, targets[1].opened() if kind == "postgres" else nullcontext() as other:
+            one.table(NAME).apply(change)
+            if other is not None:
+                other.table(NAME).apply(change)
+            one.commit({NAME: Applied(2, 3)})
+            if other is not None:
+                with pytest.raises(RunError, match="nothing was committed, another writer has committed meanwhile"):
+                    other.commit({NAME: Applied(2, 3)})
+        with targets[0].opened() as target:
+            assert target.applied[NAME].position == 2
+            found = sorted(target.read(NAME).read_all().to_pylist(), key=lambda row: row["id"])
+        assert found == [{"id": i, "a": "new" if i == 1 else "a", "b": "b"} for i in range(3)]
+
+
+def test_an_extension_that_is_missing_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    known = importlib.util.find_spec
+    scanner = "duckdb_extension_sqlite_scanner"
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == scanner else known(name, *rest)
+    )
+    run = DuckDbTarget.run
+
+    def refused(self: DuckDbTarget, sql: str, *rest: Any) -> Any:
+        if sql == "INSTALL sqlite_scanner":
+            raise duckdb.IOException("no network")
+        return run(self, sql, *rest)
+
+    monkeypatch.setattr(DuckDbTarget, "run", refused)
+    target = lake_target(f"ducklake:sqlite:{tmp_path}/lake.db")
+    expected = r"has no extension sqlite_scanner: pip install duckdb-extension-sqlite-scanner==.*no network"
+    with pytest.raises(RunError, match=expected), target.opened():
+        pass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,20 @@ from pgdecode.lake.target import ColumnSource
 from pgdecode.lake.targets import lake_target
 from pgdecode.net.schema import ABOUT
 from support.emulators import ACCOUNT, AZURE_SECRET, Emulator
+from support.tiers import full
 
 pytest.importorskip("pyiceberg", reason="pip install 'pgdecode[iceberg]'")
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io import ARROW_FILE_IO
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriterV2
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
 pytest_plugins = ["support.stores"]
@@ -180,6 +186,7 @@ def test_polars_reads_the_rows_that_pyiceberg_reads(tmp_path: Path) -> None:
     assert found[5] == {"id": 5, "n": -1, "note": "note 5"}
 
 
+@pytest.mark.full
 def test_duckdb_reads_the_rows_that_pyiceberg_reads(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
@@ -402,24 +409,104 @@ def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
             target.table(NAME)
 
 
+class _DeleteManifest(ManifestWriterV2):
+    """A manifest of delete files, which pyiceberg does not write itself."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _Deletes(_FastAppendFiles):
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriterV2:
+        return _DeleteManifest(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, "gzip")
+
+
+def add_file(table: Table, *, content: DataFileContent, format: FileFormat) -> None:
+    """Commit a file, as other writers do it."""
+    with table.transaction() as transaction:
+        kind = _Deletes if content != DataFileContent.DATA else _FastAppendFiles
+        producer = kind(Operation.APPEND, transaction, table.io)
+        file = DataFile.from_args(
+            content=content,
+            file_path=f"{table.location()}/data/other",
+            file_format=format,
+            partition=Record(),
+            record_count=1,
+            file_size_in_bytes=1,
+        )
+        file.spec_id = 0
+        producer.append_data_file(file)
+        producer.commit()
+
+
+def delete_on_read(table: Table) -> None:
+    add_file(table, content=DataFileContent.POSITION_DELETES, format=FileFormat.PARQUET)
+
+
+def add_orc(table: Table) -> None:
+    add_file(table, content=DataFileContent.DATA, format=FileFormat.ORC)
+
+
+def partition(table: Table) -> None:
+    with table.update_spec() as update:
+        update.add_field("id", "bucket[4]", "b")
+
+
+def partition_for_a_time(table: Table) -> None:
+    partition(table)
+    with table.update_spec() as update:
+        update.remove_field("b")
+
+
+def set_version(number: int) -> Callable[[Table], None]:
+    def change(table: Table) -> None:
+        path = Path(table.metadata_location.removeprefix("file://"))
+        metadata = {**json.loads(path.read_text()), "format-version": number}
+        of_version = {"next-row-id": 0, "schema": metadata["schemas"][0], "partition-spec": []}
+        path.write_text(json.dumps(metadata | of_version))
+
+    return change
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("change", "message"),
     [
-        ({"partition_spec": PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))}, "partitioned"),
-        ({"properties": {"format-version": "1"}}, "format version 1 is not written, only version 2"),
+        (partition, "it has partitions, or had them, which pgdecode does not write: drop it, and apply again"),
+        full(partition_for_a_time, "it has partitions, or had them, which pgdecode does not write"),
+        full(set_version(1), "it has format version 1, which .* version 2"),
+        (set_version(3), "it has format version 3, which .* version 2"),
+        (delete_on_read, r"made delete files \(merge-on-read\), .*rewrite the data files .* to copy-on-write"),
+        full(add_orc, "made files of format ORC, which .*: rewrite them as Parquet"),
     ],
-    ids=["partitions", "version 1"],
 )
-def test_features_that_are_not_written_are_refused_by_name(
-    options: Mapping[str, Any], message: str, tmp_path: Path
+def test_features_that_are_not_written_are_refused_by_name_and_with_a_remedy(
+    change: Callable[[Table], None], message: str, tmp_path: Path
 ) -> None:
-    apply(tmp_path, 1, None, ORDERS)
-    catalog, table = catalog_in(tmp_path), iceberg_table(tmp_path)
-    catalog.drop_table(NAME)
-    properties = {**table.properties, **options.get("properties", {})}
-    catalog.create_table(NAME, table.schema(), **{**options, "properties": properties})
-    with lake_target(f"iceberg:{tmp_path}").opened() as target, pytest.raises(RunError, match=message):
+    apply(tmp_path, 1, upserts(ORDERS, rows_of(1)), ORDERS)
+    change(iceberg_table(tmp_path))
+    with (
+        lake_target(f"iceberg:{tmp_path}").opened() as target,
+        pytest.raises(RunError, match=rf"^iceberg:.*, table public\.orders: .*{message}"),
+    ):
         target.table(NAME)
+
+
+def test_a_sort_order_and_other_branches_of_other_writers_are_allowed(tmp_path: Path) -> None:
+    apply(tmp_path, 1, upserts(ORDERS, rows_of(1)), ORDERS)
+    table = iceberg_table(tmp_path)
+    with table.update_sort_order() as update:
+        update.asc("n", IdentityTransform())
+    number = table.metadata.current_snapshot_id
+    assert number is not None
+    table.manage_snapshots().create_branch(number, "dev").create_tag(number, "v1").commit()
+    apply(tmp_path, 2, upserts(ORDERS, rows_of(2)))
+    table = iceberg_table(tmp_path)
+    assert plain_rows(read_iceberg(tmp_path)) == plain_rows(rows_of(1, 2))
+    assert {table.metadata.refs[name].snapshot_id for name in ("dev", "v1")} == {number}
 
 
 @pytest.mark.parametrize(

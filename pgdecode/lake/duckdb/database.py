@@ -105,7 +105,7 @@ class DuckDbTarget(Target):
         try:
             with self.errors():
                 if self.is_lake:
-                    self._load_extension()
+                    self._load_extensions()
                 self.run("SET TimeZone = 'UTC'")
                 options = "".join(f", {key} {literal(value)}" for key, value in self._options.items())
                 self.run(f"ATTACH {literal(self._attached)} AS {CATALOG}{options and f' ({options[2:]})'}")
@@ -120,21 +120,24 @@ class DuckDbTarget(Target):
             if is_new and is_ours and not self.applied:
                 self._remove_empty()
 
-    def _load_extension(self) -> None:
-        """Load DuckLake from its package, which needs no network; else as DuckDB does it."""
-        package = importlib.util.find_spec("duckdb_extension_ducklake")
-        for folder in [] if package is None else package.submodule_search_locations or []:
-            for path in Path(folder).glob(f"extensions/v{duckdb.__version__}/*.duckdb_extension"):
-                self.run(f"LOAD {literal(str(path))}")
-                return
-        try:
-            self.run("INSTALL ducklake")
-            self.run("LOAD ducklake")
-        except duckdb.Error as error:
-            raise RunError(
-                f"{self.name}: DuckDB {duckdb.__version__} has no DuckLake: pip install "
-                f"duckdb-extension-ducklake=={duckdb.__version__}, or another version of both ({_first_line(error)})"
-            ) from None
+    def _load_extensions(self) -> None:
+        """Load DuckLake and the extension of its catalog from packages, which need no network; else as DuckDB does."""
+        kind = self._attached.removeprefix("ducklake:").partition(":")[0]
+        for name in ("ducklake", *([f"{kind}_scanner"] if kind in ("postgres", "sqlite", "mysql") else [])):
+            package = importlib.util.find_spec(f"duckdb_extension_{name}")
+            pattern = f"extensions/v{duckdb.__version__}/*.duckdb_extension"
+            folders = [] if package is None else package.submodule_search_locations or []
+            paths = [path for folder in folders for path in Path(folder).glob(pattern)]
+            try:
+                if not paths:
+                    self.run(f"INSTALL {name}")
+                self.run(f"LOAD {literal(str(paths[0])) if paths else name}")
+            except duckdb.Error as error:
+                raise RunError(
+                    f"{self.name}: DuckDB {duckdb.__version__} has no extension {name}: pip install "
+                    f"duckdb-extension-{name.replace('_', '-')}=={duckdb.__version__}, or another version of both "
+                    f"({_first_line(error)})"
+                ) from None
 
     def _remove_empty(self) -> None:
         """Remove a database in which nothing was committed, so that a dry run leaves nothing."""
