@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgdecode.capture import RequestError
+from pgdecode.capture import CaptureError, RequestError
 from pgdecode.capture.journal import Journal
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake import Sync, lake_target, verify
@@ -121,6 +121,40 @@ def test_a_cycle_is_tried_again_while_another_run_writes_to_the_target(database:
     other.callback(Journal(tmp_path / "raw").close)
     assert new.run().targets[target].error is None
     assert "another capture writes" in warnings[1]
+
+
+@pytest.mark.full
+def test_a_slot_that_is_still_active_is_waited_for_with_a_bound_and_the_reason(
+    database: Database, tmp_path: Path
+) -> None:
+    database.create_slot()
+    process = started("capture", database.dsn, tmp_path / "other", "--slot", database.slot, "--publication", "p")
+    try:
+        is_active = f"SELECT active::int FROM pg_replication_slots WHERE slot_name = '{database.slot}'"
+        deadline = time.monotonic() + 60
+        while database.session.value(is_active) == "0" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        warnings: list[str] = []
+        new = Sync(
+            database.dsn,
+            [f"parquet:{tmp_path / 'lake'}"],
+            tmp_path / "raw",
+            slot=database.slot,
+            publications=["p"],
+            retry_seconds=1,
+            on_warning=warnings.append,
+        )
+        reason = f'replication slot "{database.slot}" is active for PID'
+        with pytest.raises(CaptureError, match=reason):
+            new.run()
+        assert [text.split(" is active")[0] for text in warnings] == [
+            f'waiting up to 1 s for the slot: replication slot "{database.slot}"'
+        ]
+        new.retry_seconds, new.on_warning = 60, lambda text: process.terminate()
+        assert new.run().errors == []
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.full
