@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from changes.test_changes import TYPES
 from lake.memory_target import MemoryTarget
 
 from pgdecode import RelationCatalog, lsn_to_text
+from pgdecode.capture import Capture
+from pgdecode.datasets.errors import RunError
 from pgdecode.lake import StaleTables, apply, apply_run
 from pgdecode.lake.reading import reading
+from servers.database import Database
 from support import captures
 from support.net_batches import random_cuts
 from support.oracles import expected_changes, replay
@@ -165,3 +169,49 @@ def test_binary_payloads_give_the_same_tables_as_text(scenario: str, tmp_path: P
         assert stale == STALE.get(scenario, set())
         tables.append({table: sorted(map(repr, rows)) for table, (_, rows) in target.committed.items()})
     assert tables[0] == tables[1]
+
+
+@pytest.mark.full
+def test_captured_files_that_do_not_follow_are_refused(database: Database, tmp_path: Path) -> None:
+    def capture(folder: str, row: int, **more: Any) -> Path:
+        database.execute(f"INSERT INTO t VALUES ({row})")
+        made = Capture(database.dsn, tmp_path / folder, slot=database.slot, publication="p", create_slot=True, **more)
+        made.run(until="now")
+        return tmp_path / folder
+
+    def files(folder: Path) -> list[Path]:
+        return sorted(folder.glob("*.parquet"))
+
+    for row in range(3):
+        raw = capture("raw", row, copy=True)
+    whole, target = tmp_path / "whole", MemoryTarget()
+    shutil.copytree(raw, whole)
+    files(raw)[1].unlink()
+    first = int(files(raw)[1].stem)
+    error = rf"begins at position {first}, but {files(raw)[0].name} ends at \d+: \d+ payloads between them are missing"
+    with pytest.raises(RunError, match=error):
+        apply(raw, target)
+    (tmp_path / "one").mkdir()
+    shutil.copy(files(raw)[0], tmp_path / "one")
+    apply(tmp_path / "one", target)
+    files(raw)[0].unlink()
+    with pytest.raises(RunError, match=rf"begins at position {first}, but the last position in .* payloads between"):
+        apply(raw, target)
+    assert apply(whole, target).tables["public.t"].rows == 3
+    assert not apply(whole, target).tables["public.t"].upserts
+
+    # Changes that another client has confirmed are missing.
+    database.execute("INSERT INTO t VALUES (3)")
+    database.execute(
+        "SELECT count(*) FROM pg_logical_slot_get_binary_changes("
+        f"'{database.slot}', NULL, NULL, 'proto_version', '1', 'publication_names', 'p')"
+    )
+    capture("whole", 4, accept_gap=True)
+    with pytest.raises(RunError, match=r"the changes from .* are missing before it; its capture accepted that"):
+        apply(whole, target)
+    assert apply(whole, target, accept_gap=True).tables["public.t"].rows == 4
+
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    database.slot += "_2"
+    with pytest.raises(RunError, match=rf"comes from slot '{database.slot}', but the tables of .* from slot"):
+        apply(capture("other", 5, copy=True), target)

@@ -16,6 +16,7 @@ from pgdecode import RelationCatalog
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake import StaleTables, apply
 from pgdecode.lake.applied import Applied
+from pgdecode.storage.errors import PathError
 from support import captures
 from support.generators.slot import Slot
 from support.generators.slots import UNCHANGED
@@ -249,6 +250,59 @@ def test_payloads_without_positions_are_counted_from_file_to_file(tmp_path: Path
         if end > 2:
             apply(raw, lake.target)
     assert lake.rows() == [("1", "x"), ("2", "streamed"), ("3", "streamed")]
+
+
+@pytest.mark.parametrize("has_positions", [True, False])
+def test_files_that_come_between_those_that_were_applied_are_an_error(has_positions: bool, tmp_path: Path) -> None:
+    slot, cuts = begun("id* v"), [0]
+    for xid in range(700, 705):
+        if xid > 700:
+            slot.begin(xid)
+        slot.insert(T, f"{xid}", "x")
+        slot.commit()
+        cuts.append(len(slot.payloads))
+    raw, lake = tmp_path / "raw", memory()
+
+    def write(number: int) -> Path:
+        written(raw, slot, *cuts[number : number + 2])
+        path = raw / f"part-{cuts[number]:08d}.parquet"
+        if not has_positions:
+            pq.write_table(pq.read_table(path).drop_columns("seq"), path)
+        return path
+
+    first = write(0)
+    write(2)
+    apply(raw, lake.target)
+    write(4)
+    apply(raw, lake.target)
+    late = write(1)
+    error = (
+        "3 payloads came too late: they are at or before" if has_positions else "part-.* were added or removed: keep"
+    )
+    for _ in range(2):
+        with pytest.raises(RunError, match=error):
+            apply(raw, lake.target)
+    assert [row[0] for row in lake.rows()] == ["700", "702", "704"]
+    late.unlink()
+    # A file that has been applied may be deleted if others have positions of their own, and come back.
+    first.unlink()
+    if has_positions:
+        apply(raw, lake.target)
+        write(0)
+    else:
+        with pytest.raises(RunError, match=error):
+            apply(raw, lake.target)
+        write(0)
+    assert apply(raw, lake.target).tables[TABLE].rows == 3
+
+
+def test_a_parquet_target_without_its_state_is_refused_by_name(tmp_path: Path) -> None:
+    slot, _ = streamed()
+    raw, target = written(tmp_path / "raw", slot), tmp_path / "lake"
+    apply(raw, f"parquet:{target}")
+    shutil.rmtree(target / "_pgdecode")
+    with pytest.raises(PathError, match=r"has files such as public\.t.*, but no _pgdecode"):
+        apply(raw, f"parquet:{target}")
 
 
 def test_options_that_change_rows_must_be_those_of_the_calls_before(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +43,7 @@ class PayloadSource:
     _firsts: list[int] | None = field(default=None, init=False)  # of captured files, by their names
     _opened: dict[FilePath, OrderedFiles] = field(default_factory=dict, init=False)
     _all: OrderedFiles | None = field(default=None, init=False)
+    _n_applied: int = field(default=0, init=False)  # payloads that were ever applied, up to the position of `after`
 
     def find(self) -> None:
         """List the files.
@@ -57,15 +59,24 @@ class PayloadSource:
             self._firsts = [int(path.name[:20]) for path in paths]
         self._paths = paths
 
-    def after(self, last: int, last_session: str | None = None) -> OrderedFiles:
+    def after(self, last: int, last_session: str | None = None, seen: Mapping[str, Any] | None = None) -> OrderedFiles:
         """Open the files with payloads after a position, without the payloads up to it.
 
         Captured files before it are not opened. Of others, only the footers are read.
+
+        Parameters
+        ----------
+        last : int
+        last_session : str, optional
+        seen : mapping, optional
+            What `seen` returned for this position.
 
         Raises
         ------
         PathError, FileFault
             As `open_ordered`.
+        RunError
+            If files are missing, or have come between those that were read.
         """
         if self._firsts is not None:
             chosen = self._paths[max(bisect_right(self._firsts, last + 1) - 1, 0) :]
@@ -74,12 +85,64 @@ class PayloadSource:
             opened = self._every()
         bases = self._bases(opened)
         files = [_after(file, opened.position, last, base) for file, base in zip(opened.files, bases, strict=True)]
+        self._check_captured(opened)
+        n_before = opened.n_rows - sum(file.n_rows for file in files)
+        self._n_applied = n_before if seen is None else seen.get("rows", 0)
+        if seen is not None:
+            self._check_seen(seen, last, n_before)
         return replace(
             opened,
             files=tuple(file for file in files if file.n_rows),
             first_position=last + 1,
             last_session=last_session,
         )
+
+    def seen(self, position: int, n_rows: int) -> dict[str, Any] | None:
+        """Describe the files up to a position, so that a later call can tell whether others have come.
+
+        Parameters
+        ----------
+        position : int
+        n_rows : int
+            Number of the payloads that were read since `after`, up to this position.
+        """
+        if self._firsts is not None:
+            return None  # names tell the positions
+        if self._every().position is not None:
+            return {"rows": self._n_applied + n_rows}
+        bases = self._bases(self._every())
+        at = bisect_right(bases, position) - 1
+        return {"file": self._every().files[at].path.name, "start": bases[at]}
+
+    def _check_seen(self, seen: Mapping[str, Any], last: int, n_before: int) -> None:
+        if "rows" in seen and n_before > seen["rows"]:
+            raise RunError(
+                f"{self.path}: {n_before - seen['rows']:,} payloads came too late: they are at or before position "
+                f"{last}, up to which payloads are applied; apply all of them to another target"
+            )
+        if "file" in seen and self._firsts is None and self._every().position is None:
+            starts = {
+                file.path.name: base for file, base in zip(self._every().files, self._bases(self._every()), strict=True)
+            }
+            if starts.get(seen["file"]) != seen["start"]:
+                raise RunError(
+                    f"{self.path}: positions are counted, and files before the end of {seen['file']}, up to which "
+                    "payloads are applied, were added or removed: keep the files, and give new ones names behind them"
+                )
+
+    def _check_captured(self, opened: OrderedFiles) -> None:
+        """Check that no captured file is missing between others."""
+        if opened.position is None or not is_captured(opened.files):
+            return
+        for before, file in pairwise(opened.files):
+            assert before.captured is not None
+            assert file.captured is not None
+            end, first = before.captured.first_seq + before.n_rows, file.captured.first_seq
+            if first > end:
+                raise RunError(
+                    f"{self.path}: {file.path.name} begins at position {first}, but {before.path.name} ends at "
+                    f"{end - 1}: {first - end:,} payloads between them are missing"
+                )
 
     def footers(self) -> Sequence[PayloadFile]:
         """Open the last file, whose footer has what the footers of all files say of the source."""

@@ -128,7 +128,9 @@ class Reading:
         first = next(iter(applied.values()), None)
         self._before = first
         self._position = -1 if first is None else first.position
-        self._files = options.source.after(self._position, None if first is None else _of(first)["session"])
+        replication = {} if first is None else _of(first)
+        self._files = options.source.after(self._position, replication.get("session"), replication.get("seen"))
+        self._n_rows = 0  # that were read
         self.n_rows = self._files.n_rows
         self._source = self._checked_source(first)
         stored = {version_of(item).relation_id: _of(item) for item in applied.values()}
@@ -157,7 +159,8 @@ class Reading:
     def _checked_source(self, before: Applied | None) -> Mapping[str, Any] | None:
         """Check that the payloads follow those that were applied, and return where they were captured."""
         options, files = self._options, self._files.files
-        source = source_of(files)
+        # Without later payloads, the last file tells it too.
+        source = source_of(files or options.source.footers())
         stored = (None if before is None else before.source) or {}
         for name in IDENTITY if source and stored else ():
             found, known = (source or {}).get(name), stored.get(name)
@@ -325,6 +328,7 @@ class Reading:
                     self._apply(built)
                 if error is not None:
                     raise error
+            self._n_rows += len(batch.positions)
             on_rows(len(batch.positions))
             if n_bytes > self._options.commit_bytes or self._is_full:
                 self._commit()
@@ -372,10 +376,11 @@ class Reading:
         writer = StateWriter(state, self._others)
         restart = min((item.begin_position for item in state.undecided), default=position + 1)
         types = [(item.oid, item.name, item.declaration) for item in self._types]
+        seen = self._options.source.seen(position, self._n_rows)
         applied = {}
         for relation_id, feed in feeds.items():
             assert feed.version is not None
-            replication = {**writer.table(relation_id), "types": types, "session": self._session}
+            replication = {**writer.table(relation_id), "types": types, "session": self._session, "seen": seen}
             if feed.renamed is not None:
                 replication["renamed"] = feed.renamed
             if feed.kept is not None:
