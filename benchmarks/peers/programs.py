@@ -126,10 +126,11 @@ def install() -> None:
     ):
         names = ", ".join(item.name for item in PEERS if item.language == language)
         if shutil.which(command[0]) is None:
-            print(f"{language}: no {command[0]}, so not {names}")
-            continue
-        subprocess.run(command, cwd=folder, check=True)
-        print(f"{language}: {names}")
+            print(f"{language}: {command[0]} is not installed, so not {names}")
+        elif subprocess.run(command, cwd=folder).returncode:
+            print(f"{language}: `{' '.join(command[:3])}` failed, so not {names}")
+        else:
+            print(f"{language}: {names}")
 
 
 @functools.cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ command = pytest.importorskip("benchmarks.peers.__main__", exc_type=ImportError)
 
 from benchmarks import datasets  # noqa: E402
 from benchmarks.cases import case, decoders  # noqa: E402
+from benchmarks.peers import programs  # noqa: E402
 from benchmarks.peers.programs import PEERS, Peer  # noqa: E402
 
 
@@ -48,6 +51,22 @@ def test_a_decoder_that_disagrees_is_not_timed(
     monkeypatch.setattr(decoders, "Answers", Wrong)
     with pytest.raises(case.WrongResult, match=message):
         decoders.verify_answers(datasets.load("wide.text", 50), PEERS[0])
+
+
+def test_what_cannot_be_built_is_left_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(programs, "BUILD", tmp_path)
+    monkeypatch.setattr(programs.shutil, "which", lambda name: None if name == "go" else name)
+    monkeypatch.setattr(
+        programs.subprocess, "run", lambda command, cwd: subprocess.CompletedProcess(command, command[0] == "cargo")
+    )
+    programs.install()
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "Rust: `cargo build --quiet` failed, so not elefant-client, pg_walstream, pgoutput",
+        "Go: go is not installed, so not pglogrepl",
+        "Node: pgwire, pg-logical-replication",
+    ]
 
 
 def test_pages_and_chart_show_the_figures_of_the_last_run() -> None:
