@@ -182,7 +182,10 @@ class DeltaFormat:
             if not refused and "deletionVectors" in protocol.writer_features and _has_deletion_vectors(table):
                 refused.append("deletion vectors")
         if refused:
-            raise RunError(f"{folder}: the table has {', '.join(refused)}, which pgdecode does not write")
+            raise RunError(
+                f"{folder}: the table has {', '.join(refused)}, which pgdecode does not write: remove that from the "
+                "table, or use another folder"
+            )
         state = self._state(folder, table.version())
         if state is None or state.table != name:
             raise RunError(

@@ -22,7 +22,7 @@ from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.data_file import ColumnBounds, DataFile
 from pgdecode.lake.delta import open_target
-from pgdecode.lake.delta_log import statistics
+from pgdecode.lake.delta_log import Protocol, refused_features, statistics
 from pgdecode.lake.target import ColumnSource
 from pgdecode.net.schema import ABOUT, UNKNOWN
 from support.emulators import SECRETS, Emulator
@@ -309,8 +309,33 @@ def test_names_that_differ_only_in_case_are_refused(root: str) -> None:
 )
 def test_features_that_are_not_written_are_refused_by_name(root: str, options: Any, feature: str) -> None:
     DeltaTable.create(f"{root}/{NAME}", SCHEMA, **options)
-    with pytest.raises(RunError, match=rf"{NAME}: the table has .*{feature}.*, which pgdecode does not write$"):
+    with pytest.raises(RunError, match=rf"{NAME}: the table has .*{feature}.*, which pgdecode does not write: remove"):
         put(root, 10)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "configuration", "field", "feature"),
+    [
+        (Protocol(), {}, {"delta.generationExpression": "id + 1"}, "generated columns"),
+        (Protocol(), {}, {"delta.identity.start": 1}, "identity columns"),
+        (Protocol(), {}, {"delta.invariants": "{}"}, "column invariants"),
+        (Protocol(), {"delta.constraints.positive": "id > 0"}, {}, "check constraints"),
+        (Protocol(2, 5), {"delta.columnMapping.mode": "id"}, {}, "column mapping"),
+        (Protocol(), {"delta.appendOnly": "true"}, {}, "append-only"),
+        (Protocol(), {"delta.enableRowTracking": "true"}, {}, "row tracking"),
+        (Protocol(), {"delta.enableTypeWidening": "true"}, {}, "type widening"),
+        (Protocol(), {"delta.enableInCommitTimestamps": "true"}, {}, "in-commit timestamps"),
+        (Protocol(3, 7, ("variantType",), ("variantType", "clustering")), {}, {}, "feature clustering"),
+        (Protocol(4, 8), {}, {}, "protocol 4, 8"),
+    ],
+    ids=lambda item: item if isinstance(item, str) else "",
+)
+def test_each_feature_of_the_log_that_is_not_written_has_a_name(
+    protocol: Protocol, configuration: dict[str, str], field: dict[str, Any], feature: str
+) -> None:
+    schema = {"fields": [{"name": "id", "metadata": field}]}
+    assert refused_features(protocol, [], configuration, schema)[:1] == [feature]
+    assert refused_features(Protocol(2, 6), [], {}, {"fields": [{"name": "id", "metadata": {}}]}) == []
 
 
 def test_features_that_others_add_to_a_table_are_refused(root: str) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from lake.memory_target import MemoryTable
 from lake.test_file_table import NAME, SCHEMAS, Changes, Row, plain_rows, row_groups_of
@@ -184,6 +185,19 @@ def test_polars_reads_the_rows_that_pyiceberg_reads(tmp_path: Path) -> None:
         found = polars.scan_iceberg(iceberg_table(tmp_path)).collect().sort("id").to_dicts()
     assert found == sorted(read_iceberg(tmp_path), key=lambda row: int(row["id"]))
     assert found[5] == {"id": 5, "n": -1, "note": "note 5"}
+
+
+@pytest.mark.full
+def test_a_null_list_of_ranges_is_null_in_the_file_and_for_polars(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    ranges = pa.list_(pa.struct([("lower", pa.int32()), ("upper", pa.int32())]))
+    schema = pa.schema([ID, pa.field("r", ranges)])
+    rows = [{"id": 1, "r": None}, {"id": 2, "r": []}, {"id": 3, "r": [{"lower": 1, "upper": None}]}]
+    apply(tmp_path, 1, upserts(schema, rows), schema)
+    assert pq.read_table(next(tmp_path.rglob("*.parquet"))).to_pylist() == rows
+    with pytest.warns() as _:
+        assert polars.scan_iceberg(iceberg_table(tmp_path)).collect().to_dicts() == rows
+    assert read_iceberg(tmp_path) == [{"id": 1, "r": []}, *rows[1:]]
 
 
 @pytest.mark.full
