@@ -140,7 +140,7 @@ readme:  ## after a change to messages, limits, errors, types or options: the ta
 peers:  ## before a benchmark beside other decoders: builds and installs them, where cargo, go, npm and pip are
 	$(PYTHON) -m benchmarks.peers --install
 
-scoreboard: peers  ## after a change to tests/conformance: docs/scoreboard.md of other decoders
+scoreboard:  peers  ## after a change to tests/conformance: docs/scoreboard.md of other decoders
 	PYTHONPATH=. $(PYTHON) tests/conformance/scoreboard.py
 
 dist:  ## for a release: sdist and wheel, by the build tools that .ci/build-requirements.txt pins by hash
