@@ -15,8 +15,12 @@ SIZES = {Form.FLAGS: 1, Form.LETTER: 1, Form.UINT32: 4, Form.INT32: 4, Form.LSN:
 
 
 def decoded(text: bytes, form: str) -> bytes | None:
-    """Decode hexadecimal digits, base64 or, with "auto", either; None if the text is invalid."""
-    if form == "hex" or (form == "auto" and text[:2] == b"\\x"):
+    """Decode hexadecimal digits, base64 or, with "auto", either; None if the text is invalid.
+
+    With "auto", hexadecimal digits begin with `\\x` or with the first digit of a letter.
+    """
+    is_hex = text[:2] == b"\\x" or (len(text) > 1 and text[0] in b"4567")
+    if form == "hex" or (form == "auto" and is_hex):
         return or_none(binascii.unhexlify, text.removeprefix(b"\\x"))
     content = text.replace(b"\n", b"").replace(b"\r", b"")
     found = or_none(lambda content: base64.b64decode(content, validate=True), content)
