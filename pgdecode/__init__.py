@@ -78,7 +78,7 @@ from pgdecode.rows.row_decoder import decode_rows
 from pgdecode.rows.row_schema import row_schema
 
 # pyproject.toml reads the version from here, so it is also available in a tree without installed metadata.
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ArityMismatch",

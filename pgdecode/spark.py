@@ -1,4 +1,4 @@
-"""The functions of `spark_udfs`, under the name that users guess: `from pgdecode.spark import changes`."""
+"""The package `spark_udfs` under its other name: `from pgdecode.spark import changes` imports the same function."""
 
 from __future__ import annotations
 

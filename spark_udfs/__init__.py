@@ -1,7 +1,8 @@
 """Decodes pgoutput payloads on Spark, with functions for columns and DataFrames, and with jobs.
 
-The driver and all executors need this package, in the same version. pyspark is imported when the first name is used. An
-import never creates a session.
+One package with two names: `from spark_udfs import changes` and `from pgdecode.spark import changes` import the same
+function, and both come with `pip install 'pgdecode[spark]'`. The driver and all executors need it, in the same version.
+pyspark is imported when the first name is used. An import never creates a session.
 """
 
 from __future__ import annotations
