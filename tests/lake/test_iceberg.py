@@ -618,6 +618,38 @@ def test_killed_at_every_write_the_table_is_as_before_or_after(tmp_path: Path) -
     assert number > 8
 
 
+@pytest.mark.full
+def test_killed_at_every_write_to_an_object_store_the_table_is_as_before_or_after(s3: Emulator, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    target = lake_target("iceberg:shop", storage_options={**s3.options, "uri": uri, "warehouse": s3.new_bucket()})
+
+    def put(position: int) -> None:
+        with target.opened():
+            table = target.table(NAME)
+            if position == 1:
+                table.create(ORDERS)
+            table.apply(upserts(ORDERS, rows_of(1, n=position), before=position > 1))
+            target.commit({NAME: Applied(position, position + 1)})
+
+    put(1)
+    is_killed, number = True, 1
+    while is_killed:
+        number += 1
+        with killed_at(number) as seen:
+            try:
+                put(number)
+                is_killed = False
+            except Killed:
+                pass
+        with target.opened():
+            at = number if "after commit_table" in seen else number - 1
+            assert target.applied[NAME].position == at
+            assert target.read(NAME).read_all().to_pylist() == rows_of(1, n=at)
+        if at < number:
+            put(number)
+    assert number > 8
+
+
 def test_two_tables_of_which_one_is_committed_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [NAME, "public.lines"]
     target = lake_target(f"iceberg:{tmp_path}")

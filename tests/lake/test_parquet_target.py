@@ -6,6 +6,9 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
+import duckdb
+import polars
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lake.memory_target import MemoryTarget
@@ -43,3 +46,12 @@ def test_folders_have_the_rows_of_a_target_in_memory(
         assert plain_rows(read_folder(lake / table)) == plain_rows(rows), table
         for path in (lake / table).iterdir():
             assert pq.read_schema(path).remove_metadata().equals(schema.remove_metadata())
+        if name == QUICK:
+            files = str(lake / table / "*.parquet")
+            others = [
+                polars.read_parquet(files).to_arrow(),
+                duckdb.sql(f"FROM read_parquet('{files}')").to_arrow_table(),
+            ]
+            for other in others:
+                as_known = pa.table([other[item.name].cast(item.type) for item in schema], schema=schema)
+                assert plain_rows(as_known.to_pylist()) == plain_rows(rows), table
