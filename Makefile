@@ -124,6 +124,9 @@ iceberg-rest:  ## after a change to pgdecode/lake/iceberg.py: tables in the REST
 killed-lakes:  ## after a change to pgdecode/lake: runs of apply killed 100 times at random, in each format
 	PYTHONPATH=tests:tests/lake $(PYTHON) -m killed_runs --kills 100
 
+sync-soak:  ## before a release: 1,000 cycles of a sync, with memory, open files and the cost of a cycle that stay the same
+	PYTHONPATH=tests:tests/lake $(PYTHON) -m sync_soak
+
 spark-lakes:  ## after a change to spark_udfs/lake: Delta and Iceberg on the newest Spark that both have jars for
 	$(PYTHON) -m pytest -m "" tests/spark/lake
 

