@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgdecode
+from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_rows import CHANGES, ChangeBuilder
 from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.record_batches import Builder
@@ -167,6 +168,9 @@ class _SparkTableBuilder(TableBuilder):
 
     def changes(self, change_slice: ChangeSlice) -> pa.RecordBatch:
         """Build the table's changes in a slice, with a row for each."""
+        if self.numbers.isdisjoint(change_slice.used_versions) and not change_slice.unknown():
+            schema = self.output.typed_schema.append(VERSION) if self.with_version else self.output.typed_schema
+            return pa.RecordBatch.from_arrays([null_array(0, item.type) for item in schema], schema=schema)
         rows = super().changes(change_slice)
         versions = []
         if self.with_version:

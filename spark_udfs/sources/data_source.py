@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from pgdecode.changes.change_rows import CHANGES
 from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
+from pgdecode.protocol.json_document import load_json
 from pgdecode.storage.errors import PathError
 from spark_udfs.dataframes.changes import check_fields
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
@@ -18,6 +19,7 @@ from spark_udfs.schema.spark_types import spark_schema
 from spark_udfs.sources import stream_reader
 from spark_udfs.sources.batch_reader import PgoutputReader
 from spark_udfs.sources.decoded_schema import check_columns
+from spark_udfs.sources.packed_tables import PACKED
 from spark_udfs.sources.read_plan import ChangePlan, message_schema, plan_changes, plan_messages
 from spark_udfs.sources.source_options import SourceOptions
 
@@ -77,9 +79,8 @@ class PgoutputSource(DataSource):
         options, plan = self._options, self._plan
         if isinstance(options.job, ChangeJob) and options.table is None:
             check_columns(schema, CHANGES, CHANGES.names, table=None, is_chosen=True)
-        reader = stream_reader.LimitedStreamReader if stream_reader.HAS_LIMITS else stream_reader.UnlimitedStreamReader
         types, versions = ((), ()) if plan is None else (plan.types, plan.versions)
-        return reader(options, schema, types, versions, self.has_time)
+        return _stream_reader()(options, schema, types, versions, self.has_time)
 
     def _files(self) -> list[PayloadFile]:
         options = self._options
@@ -90,3 +91,40 @@ class PgoutputSourceWithTime(PgoutputSource):
     """The data source for sessions whose times of day are Spark's TIME."""
 
     has_time = True
+
+
+class PackedSource(DataSource):
+    """Decodes several tables in one stream, for `apply_stream`. The option `tables` is a list of them, as JSON."""
+
+    has_time = False
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        given = dict(options)
+        self._tables = tuple(SourceOptions.of({**given, "what": table}) for table in load_json(given.pop("tables")))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "pgoutput_packed"
+
+    def schema(self) -> StructType:
+        """Return the columns."""
+        path = self._tables[0].path
+        if not path.exists():
+            raise PathError(f"{path}: no such file or folder")
+        return spark_schema(PACKED)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Make the reader of a stream."""
+        return _stream_reader()(self._tables[0], schema, (), (), self.has_time, self._tables)
+
+
+class PackedSourceWithTime(PackedSource):
+    """The same for sessions whose times of day are Spark's TIME."""
+
+    has_time = True
+
+
+def _stream_reader() -> type[stream_reader.StreamReader]:
+    return stream_reader.LimitedStreamReader if stream_reader.HAS_LIMITS else stream_reader.UnlimitedStreamReader

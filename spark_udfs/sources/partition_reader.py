@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,14 +69,19 @@ class ChangePartition(WorkerFunction, InputPartition):
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Decode the splits."""
         enter_task()
-        builders = [self.output.builder(None, self.work.index.unpacked, self.options)]
-        bad_rows: list[Counter[str]] = [Counter()]
+        for _, batch in self.decoded([self.output]):
+            yield from _not_empty(with_schema(batch, schema))
+
+    def decoded(self, outputs: Sequence[Output]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Decode the splits to several outputs. Yield each batch with the number of its output."""
+        builders = [output.builder(None, self.work.index.unpacked, self.options) for output in outputs]
+        bad_rows: list[Counter[str]] = [Counter() for _ in outputs]
         for split in self.work.splits:
             with as_file_fault(split, self.position):
                 rows = split.batches(self.position)
                 try:
-                    for _, batch in decode_split(rows, self.work.index, builders, self.options, bad_rows):
-                        yield from _not_empty(with_schema(self._new(batch), schema))
+                    for at, batch in decode_split(rows, self.work.index, builders, self.options, bad_rows):
+                        yield at, self._new(batch)
                 except SchemaChanged as error:
                     raise SchemaDiffers(f"{error}: restart the query with a new schema") from None
 

@@ -10,7 +10,12 @@ from pgdecode.rows.options import with_options
 from spark_udfs.columns.column_options import ColumnOptions, RegisterKeywords
 from spark_udfs.columns.envelope_column import envelope_function
 from spark_udfs.schema.spark_types import session_has_time
-from spark_udfs.sources.data_source import PgoutputSource, PgoutputSourceWithTime
+from spark_udfs.sources.data_source import (
+    PackedSource,
+    PackedSourceWithTime,
+    PgoutputSource,
+    PgoutputSourceWithTime,
+)
 
 
 @with_options(ColumnOptions)
@@ -44,5 +49,7 @@ def register(spark: SparkSession, **options: Unpack[RegisterKeywords]) -> None:
 
 
 def register_source(spark: SparkSession) -> None:
-    """Register the data source "pgoutput" in a session."""
-    spark.dataSource.register(PgoutputSourceWithTime if session_has_time(spark) else PgoutputSource)
+    """Register the data source "pgoutput" in a session, and the one of `apply_stream`."""
+    has_time = session_has_time(spark)
+    for source in (PgoutputSourceWithTime, PackedSourceWithTime) if has_time else (PgoutputSource, PackedSource):
+        spark.dataSource.register(source)

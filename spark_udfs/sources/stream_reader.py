@@ -14,6 +14,7 @@ from pgdecode.types.user_types import UserType
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.runtime.worker import WorkerFunction
 from spark_udfs.schema.spark_types import arrow_schema
+from spark_udfs.sources.packed_tables import packed_partitions
 from spark_udfs.sources.partition_reader import ChangePartition, read
 from spark_udfs.sources.payload_folder import PayloadFolder
 from spark_udfs.sources.read_plan import plan_messages, stream_output
@@ -42,6 +43,8 @@ class StreamReader(WorkerFunction, DataSourceStreamReader):
         The versions that have determined the schema of a table; none if the user gave the schema.
     has_time : bool
         Whether times of day are Spark's TIME.
+    tables : tuple of SourceOptions
+        The options of each table, if several are decoded to packed rows.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class StreamReader(WorkerFunction, DataSourceStreamReader):
         types: tuple[UserType, ...],
         versions: tuple[RelationVersion, ...],
         has_time: bool,
+        tables: tuple[SourceOptions, ...] = (),
     ) -> None:
         if isinstance(options.job, ChangeJob) and options.job.options.include_uncommitted:
             raise ValueError("include_uncommitted: not in a stream, which returns a transaction once, when it commits")
@@ -59,6 +63,7 @@ class StreamReader(WorkerFunction, DataSourceStreamReader):
         self._types = types
         self._versions = versions
         self._has_time = has_time
+        self._tables = tables
         # Made in the process that plans. Tasks get a copy of the reader without it.
         self._sequence: StreamSequence | None = None
 
@@ -76,15 +81,19 @@ class StreamReader(WorkerFunction, DataSourceStreamReader):
         files = [item.file for item in sequence.files_between(first, last)]
         if sequence.index is None:
             return plan_messages(self._options, files)
-        types = {item.oid: item for item in (*sequence.types_at(last), *self._types)}
-        output = stream_output(
-            self._options, sequence.index, tuple(types.values()), files, self._versions, self._schema, self._has_time
-        )
+        found = {item.oid: item for item in (*sequence.types_at(last), *self._types)}
+        types, after = tuple(found.values()), first.position
         options = sequence.index.job.options
-        return [
-            ChangePartition(work, output, options, self._options.position, first.position)
-            for work in sequence.index.committed(first.position, last.position)
-        ]
+        work = sequence.index.committed(after, last.position)
+        if self._tables:
+            versions = sequence.index.state.relations.versions
+            return packed_partitions(
+                work, self._tables, versions, types, files, options, after=after, has_time=self._has_time
+            )
+        output = stream_output(
+            self._options, sequence.index, types, files, self._versions, self._schema, self._has_time
+        )
+        return [ChangePartition(item, output, options, self._options.position, after) for item in work]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode a partition."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pgdecode import ChangeDecoder
 from pgdecode.files.file_metadata import CATALOG_KEY
 from spark_udfs.sources import stream_reader
-from spark_udfs.sources.data_source import PgoutputSource
+from spark_udfs.sources.data_source import PackedSource, PgoutputSource
 from spark_udfs.sources.stream_reader import StreamReader, UnlimitedStreamReader
 
 Row = dict[str, Any]
@@ -41,6 +41,8 @@ class Query:
         The reader: one of `KINDS`.
     convert : callable
         Makes the rows of a batch.
+    source : type
+        The data source.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Query:
         options: dict[str, str],
         kind: type[StreamReader] | None = None,
         convert: Callable[[pa.RecordBatch], list[Row]] = pa.RecordBatch.to_pylist,
+        source: type[PgoutputSource] | type[PackedSource] = PgoutputSource,
     ) -> None:
         self.options = options
+        self.source = source
         self.convert = convert
         self.kind = kind or KINDS[0]
         self.offsets: list[str] = []  # the ends of micro-batches that were planned, as JSON
@@ -60,7 +64,7 @@ class Query:
 
     def restart(self) -> None:
         """Start the query, or start it again from its checkpoint."""
-        source = PgoutputSource(self.options)
+        source = self.source(self.options)
         self.schema = source.schema()
         source = copied(source)
         planned = source.streamReader(self.schema)
@@ -122,7 +126,7 @@ class Query:
         self.batches.append(rows)
 
 
-READER = ("options", "schema", "types", "versions", "has_time")
+READER = ("options", "schema", "types", "versions", "has_time", "tables")
 # The reader for pyspark 4.2 and later, if this is one, and that for earlier versions.
 KINDS = [*([stream_reader.LimitedStreamReader] if stream_reader.HAS_LIMITS else []), UnlimitedStreamReader]
 

@@ -1,0 +1,243 @@
+"""Reads the changes of several tables in one stream. A row has changes of one version of a table, as Arrow data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import InputPartition
+
+from pgdecode.changes.table_rows import versions_of
+from pgdecode.files.change_reader import TableError
+from pgdecode.files.payload_file import PayloadFile
+from pgdecode.protocol.options import ChangeOptions
+from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.types.user_types import UserType
+from spark_udfs.dataframes.outputs import TableOutput
+from spark_udfs.runtime.session import for_workers
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
+from spark_udfs.schema.spark_types import arrow_schema, spark_schema
+from spark_udfs.sources.decoded_schema import with_schema
+from spark_udfs.sources.partition_reader import ChangePartition
+from spark_udfs.sources.sequence_index import IndexedSplits
+from spark_udfs.sources.source_options import SourceOptions
+
+# The positions of a commit and of a change in it.
+Place = tuple[int, int]
+
+_PLACE = pa.struct([("commit", pa.int64()), ("position", pa.int64())])
+PACKED = pa.schema(
+    [
+        ("table", pa.int32()),
+        ("version", pa.int32()),
+        ("columns", pa.binary()),
+        ("first", _PLACE),
+        ("last", _PLACE),
+        ("truncate", _PLACE),
+        ("changes", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PackedOutput:
+    """The changes of alike versions of a table that follow each other.
+
+    Attributes
+    ----------
+    table : int
+        The number of the table in the list of tables.
+    output : TableOutput
+    """
+
+    table: int
+    output: TableOutput
+
+    @property
+    def version(self) -> int:
+        """The number of the first of these versions."""
+        return self.output.numbers[None][0]
+
+    def schema(self) -> pa.Schema:
+        """Return the columns as Spark has them."""
+        fields = [item for item in self.output.schema if item.type != pa.struct([])]
+        return arrow_schema(spark_schema(pa.schema(fields), with_metadata=True))
+
+
+@dataclass
+class PackedPartition(ChangePartition):
+    """Splits to decode to changes of several tables.
+
+    Attributes
+    ----------
+    packed : tuple of PackedOutput
+    """
+
+    packed: tuple[PackedOutput, ...] = ()
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Decode the splits."""
+        enter_task()
+        schemas = [item.schema() for item in self.packed]
+        columns = [item.serialize().to_pybytes() for item in schemas]
+        for at, batch in self.decoded([item.output for item in self.packed]):
+            if len(batch):
+                row = {
+                    "table": self.packed[at].table,
+                    "version": self.packed[at].version,
+                    "columns": columns[at],
+                    **_places(batch),
+                    "changes": with_schema(batch, schemas[at]).serialize().to_pybytes(),
+                }
+                yield pa.RecordBatch.from_pylist([row], schema=schema)
+
+
+def _places(batch: pa.RecordBatch) -> dict[str, dict[str, int] | None]:
+    """Find the first and the last change of a batch, and its last truncate."""
+    commits, positions = batch["_commit_position"], batch["_position"]
+    is_truncate = pc.equal(batch["_op"], "truncate")
+    found: dict[str, dict[str, int] | None] = {"truncate": None}
+    chosen = [("first", None, pc.min), ("last", None, pc.max)]
+    if pc.any(is_truncate).as_py():
+        chosen.append(("truncate", is_truncate, pc.max))
+    for name, mask, extreme in chosen:
+        of_commits = commits if mask is None else commits.filter(mask)
+        of_positions = positions if mask is None else positions.filter(mask)
+        commit = extreme(of_commits)
+        position = extreme(of_positions.filter(pc.equal(of_commits, commit)))
+        found[name] = {"commit": commit.as_py(), "position": position.as_py()}
+    return found
+
+
+def packed_partitions(
+    work: Iterable[IndexedSplits],
+    tables: Sequence[SourceOptions],
+    versions: Sequence[RelationVersion],
+    types: tuple[UserType, ...],
+    files: Collection[PayloadFile],
+    options: ChangeOptions,
+    *,
+    after: int,
+    has_time: bool,
+) -> list[InputPartition]:
+    """Divide a micro-batch into partitions.
+
+    Parameters
+    ----------
+    work : iterable of IndexedSplits
+    tables : sequence of SourceOptions
+        The options of each table.
+    versions : sequence of RelationVersion
+        All versions of all tables.
+    types : tuple of UserType
+    files : collection of PayloadFile
+        Those of the micro-batch.
+    options : ChangeOptions
+    after : int
+        The last position of the micro-batch before. If it is -1, all tables must have a version.
+    has_time : bool
+        As in `TableOutput`.
+
+    Raises
+    ------
+    TableError
+    """
+    outputs = []
+    for at, of_table in enumerate(tables):
+        assert of_table.table is not None
+        try:
+            known = versions_of(versions, of_table.table)
+        except KeyError as error:
+            raise TableError(of_table.table, str(error.args[0])) from None
+        if not known and after < 0:
+            raise TableError(of_table.table, "no message of the files describes this table")
+        job = of_table.with_types(types, files)
+        for numbers in _alike(known):
+            output = TableOutput(
+                (known[numbers[0]],),
+                {None: tuple(numbers)},
+                job.options,
+                of_table.any_year,
+                has_time,
+                others={None: ()},
+            )
+            outputs.append(PackedOutput(at, output))
+    if not outputs:
+        return []
+    position = tables[0].position
+    return [PackedPartition(item, outputs[0].output, options, position, after, tuple(outputs)) for item in work]
+
+
+def _alike(versions: Mapping[int, RelationVersion]) -> Iterator[list[int]]:
+    """Group the numbers of versions that follow each other and are alike."""
+    group: list[int] = []
+    for number, version in versions.items():
+        if group and not versions[group[0]].is_like(version):
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class ChangesOfVersion:
+    """The changes of a micro-batch that have the columns of one version.
+
+    Attributes
+    ----------
+    table, version : int
+    schema : pa.Schema
+    first, last : tuple of int
+    truncate : tuple of int or None
+        The last truncate.
+    """
+
+    table: int
+    version: int
+    schema: pa.Schema
+    first: Place
+    last: Place
+    truncate: Place | None
+
+    def changes(self, packed: DataFrame) -> DataFrame:
+        """Return the rows, as `table_changes` returns them."""
+        rows = packed.where((F.col("table") == self.table) & (F.col("version") == self.version)).select("changes")
+        with for_workers():
+            return rows.mapInArrow(_Unpacked(self.schema), spark_schema(self.schema, with_metadata=True))
+
+
+def versions_in(packed: DataFrame) -> list[ChangesOfVersion]:
+    """List what a micro-batch has, in the order of the changes."""
+    found = packed.groupBy("table", "version").agg(
+        F.first("columns").alias("columns"), F.min("first"), F.max("last"), F.max("truncate")
+    )
+    every = [
+        ChangesOfVersion(
+            table,
+            version,
+            pa.ipc.read_schema(pa.py_buffer(columns)),
+            tuple(first),
+            tuple(last),
+            None if truncate is None else tuple(truncate),
+        )
+        for table, version, columns, first, last, truncate in found.collect()
+    ]
+    return sorted(every, key=lambda item: (item.table, item.first))
+
+
+@dataclass(frozen=True)
+class _Unpacked(WorkerFunction):
+    """A function for `mapInArrow` that reads Arrow data."""
+
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        enter_task()
+        for batch in batches:
+            for data in batch.column(0):
+                yield pa.ipc.read_record_batch(data.as_buffer(), self.schema)
