@@ -68,6 +68,11 @@ class TableHistory:
         for (start, end), number in zip(pairwise(starts), found.values.to_pylist(), strict=True):
             yield start, end - start, number
 
+    def used_from(self, position: int) -> list[RelationVersion]:
+        """Return the versions that changes from a position on may use."""
+        first = sum(version.position <= position for version in self.versions[1:])
+        return self.versions[first:]
+
     def columns(self, number: int) -> list[str]:
         """Return the last names of the columns of a version."""
         return [self.names[number][item.name] for item in self.versions[number].columns]

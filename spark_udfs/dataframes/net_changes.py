@@ -11,12 +11,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pgdecode.net.history import TableHistory
 from pgdecode.net.net_changes import NetChanges
 from pgdecode.net.schema import ABOUT, key_of
 from pgdecode.protocol.errors import listed
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import histories
-from pgdecode.relations.schema_metadata import described_in
+from pgdecode.relations.schema_metadata import described_in, versions_metadata
 from pgdecode.rows.own_names import OWN_NAMES, with_free_names, with_free_renames
 from pgdecode.types.type_changes import compare_alike
 from spark_udfs.runtime.session import for_workers
@@ -83,14 +84,19 @@ def net_changes(df: DataFrame, *, key: Sequence[str] | None = None) -> DataFrame
     columns = [name for name in df.columns if name not in OWN_NAMES]
     before = pa.field("_old", pa.struct([schema.field(name).remove_metadata() for name in keys]))
     sent = [before if name == "_old" else schema.field(name) for name in (*_NEEDED, *columns)]
-    function = NetFunction.of(pa.schema(sent), key)
     old = F.struct(*(F.col("_old").getField(name).alias(name) for name in keys))
     changes = df.select(
         *(F.when(F.col("_old").isNotNull(), old).alias(name) if name == "_old" else name for name in _NEEDED),
         *map(_quoted, columns),
     )
     hashed = _hashed_columns(df.schema, schema, keys)
-    found = _summary(changes, hashed)
+    described = described_in(schema)
+    found = _summary(changes, hashed, with_first=len(described.versions) > 1)
+    if found.get("first") is not None:
+        # Net changes tell from which version on they are.
+        used = versions_metadata(TableHistory().with_versions(described).used_from(found["first"]), described.renames)
+        sent = [item.with_metadata(used) if item.name == "_op" else item for item in sent]
+    function = NetFunction.of(pa.schema(sent), key)
     if found["truncate"] is not None:
         last = found["truncate"]
         names = ("_commit_position", "_position")
@@ -149,12 +155,14 @@ def _values(hashed: Sequence[str]) -> tuple[list[Column], list[Column]]:
     return [F.col(_quoted(name)) for name in hashed], [F.col("_old").getField(name) for name in hashed]
 
 
-def _summary(changes: DataFrame, hashed: Sequence[str]) -> dict[str, Any]:
-    """Find the last truncate, how many updates change the key, and whether a change is bad."""
+def _summary(changes: DataFrame, hashed: Sequence[str], *, with_first: bool) -> dict[str, Any]:
+    """Find the last truncate, how many updates change the key, whether a change is bad, and perhaps the first one."""
     new, old = _values(hashed)
     about = F.struct("_commit_position", "_position", "_commit_lsn", F.unix_micros("_commit_timestamp").alias("time"))
     is_bad = F.col("_error").isNotNull() | F.col("_op").isNull()
-    row = changes.where(_moves() | (F.col("_op") == "truncate") | is_bad).agg(
+    rows = changes if with_first else changes.where(_moves() | (F.col("_op") == "truncate") | is_bad)
+    row = rows.agg(
+        *([F.min("_position").alias("first")] if with_first else []),
         F.min(F.when(is_bad, F.col("_position"))).alias("bad"),
         F.max(F.when(F.col("_op") == "truncate", about)).alias("truncate"),
         F.count(F.when(_moves() & (_hash(new) != _hash(old)), 1)).alias("moves"),

@@ -13,9 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import pgdecode
+from pgdecode.relations.schema_metadata import described_in
 from spark_udfs import net_changes, table_changes
 from spark_udfs.dataframes import net_changes as module
-from spark_udfs.schema.spark_types import spark_schema
+from spark_udfs.schema.spark_types import arrow_schema, spark_schema
 from support import captures
 from support.generators.random_tables import T, random_table
 from support.generators.slot import Slot
@@ -135,3 +136,21 @@ def test_linked_numbers_become_one() -> None:
     found = module.connected([(1, 2), (3, 4), (5, 6), (2, 3)])
     assert len({found[number] for number in (1, 2, 3, 4)}) == 1
     assert found[5] == found[6] != found[1]
+
+
+@pytest.mark.full
+def test_net_changes_tell_the_versions_from_the_first_change_on(spark: SparkSession) -> None:
+    slot = Slot()
+    slot.begin(7)
+    slot.relation(T, ["id", "v"], keys=["id"])
+    slot.insert(T, "1", "a")
+    slot.commit()
+    first = len(slot.payloads)
+    slot.begin(8)
+    slot.relation(T, ["id", "renamed"], keys=["id"])
+    slot.update(T, "1", "b")
+    slot.commit()
+    changes = check(spark, slot)
+    for start, n in ((0, 2), (first, 1)):
+        net = net_changes(changes.where(f"_commit_position >= {start}"))
+        assert len(described_in(arrow_schema(net.schema)).versions) == n
