@@ -59,7 +59,7 @@ INTERFACE = {
         "altered_types catalog column_history column_names relation_json relation_version schema_metadata table_names "
         "version_tracker"
     ),
-    "rows": "change_feed old_values options own_names value_options",
+    "rows": "change_feed options own_names value_options",
     "datasets": "errors file_digest input_selection manifest new_files payload_ranges run state target",
     "changes": (
         "change_rows checkpoint committed_changes record_batches replication_state stored_state table_rows "
@@ -72,7 +72,7 @@ INTERFACE = {
         "payload_file payload_files writers"
     ),
     "jobs": "decode_run message_export new_input",
-    "lake": "stored_types target",
+    "lake": "reading.schema_steps stored_types target",
 }
 # The same order for native packages. Modules outside these folders (fault, cursor, capacity) are below all of them.
 NATIVE_PACKAGES = ["memory", "arrow", "wire", "literals", "codecs", "threads", "scan", "rows", "changes"]

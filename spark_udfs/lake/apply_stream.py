@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pgdecode.datasets.errors import RunError
 from pgdecode.protocol.options import check_option
 from pgdecode.relations.column_history import last_version
 from pgdecode.relations.schema_metadata import described_in
 from pgdecode.rows.own_names import with_free_names
 from spark_udfs.dataframes.net_changes import net_changes
 from spark_udfs.lake.evolution import SchemaChanges
-from spark_udfs.lake.lake_table import LakeFormat, LakeTable, quoted
-from spark_udfs.lake.merge_into import merge_into
+from spark_udfs.lake.lake_table import LakeFormat, LakeTable
+from spark_udfs.lake.merge_into import cached, merge_into
 from spark_udfs.runtime.jvm import is_connect
-from spark_udfs.schema.spark_types import arrow_schema
+from spark_udfs.sources.packed_tables import ChangesOfVersion, versions_in
 from spark_udfs.sources.registration import register_source
 
 
@@ -62,12 +63,13 @@ def apply_stream(
     Returns
     -------
     StreamingQuery
-        The started query. `awaitTermination` waits for its end, and raises its error.
+        The started query. `awaitTermination` waits for its end, and raises its error, such as that no file of the first
+        micro-batch describes one of the tables.
 
     Raises
     ------
     ValueError
-        For tables that no file describes, and for options that the data source does not have.
+        For options that are not possible: `fields`, and mode="PERMISSIVE".
     TypeError
         For a session of Spark Connect.
 
@@ -76,10 +78,12 @@ def apply_stream(
     Each table has the position that is applied to it, in its own commits (`merge_into`). Changes up to this position
     are left out. So micro-batches that Spark repeats change nothing, nor does a stream with a new checkpoint.
 
-    If the columns of a table change while the query runs, it ends with the error `SchemaDiffers`, before the changes
-    with the new columns. Call the function again: the tables then get the columns, and the stream continues.
+    Changes are applied version by version. Columns may be altered at any time, also within a transaction, which then is
+    several commits. If the values of rows are not known from then on, the changes of the other tables are applied, and
+    the query ends with an error. Copy the table then (`pgdecode capture` with the option copy), and pass a new
+    checkpoint.
 
-    Each table is decoded by a stream of its own in one query, so the files are read once for each table.
+    The files are read once for all tables.
 
     Examples
     --------
@@ -95,78 +99,69 @@ def apply_stream(
     unknown = sorted({*(key or {})} - {*tables})
     if unknown:
         raise ValueError(f"key has the table {unknown[0]!r}, which is not one of tables")
+    refused = sorted({"fields", "what", "tables"} & {*options})
+    if refused or options.get("mode") == "PERMISSIVE":
+        raise ValueError(f"{refused[0] if refused else 'mode=PERMISSIVE'}: apply_stream does not have this option")
     register_source(spark)
-    path = os.fspath(raw)
-    frames = {table: spark.readStream.format("pgoutput").options(what=table, **options).load(path) for table in tables}
-    merges = [
-        _merge_function(frame.schema, tables[table], (key or {}).get(table), schema_changes, using)
-        for table, frame in frames.items()
-    ]
+    packed = spark.readStream.format("pgoutput_packed").options(tables=json.dumps([*tables]), **options)
+    names = [*tables]
 
     def merge(batch: DataFrame, number: int) -> None:
-        batch.persist()
-        try:
-            for at, function in enumerate(merges):
-                function(batch.where(F.col(_column(at)).isNotNull()), _column(at))
-        finally:
-            batch.unpersist()
+        errors: list[Exception] = []
+        with cached(batch):
+            found = versions_in(batch)
+            for at, name in enumerate(names):
+                own = [item for item in found if item.table == at]
+                try:
+                    _merge_table(batch, own, tables[name], (key or {}).get(name), schema_changes, using)
+                except (RunError, ValueError) as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
-    writer = _side_by_side([*frames.values()]).writeStream.foreachBatch(merge)
+    writer = packed.load(os.fspath(raw)).writeStream.foreachBatch(merge)
     writer = writer.option("checkpointLocation", os.fspath(checkpoint))
     return writer.trigger(**(trigger or {"availableNow": True})).start()
 
 
-def _column(at: int) -> str:
-    return f"table_{at}"
-
-
-def _side_by_side(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of several streams in one, each with a column for its rows."""
-    selected = [
-        frame.select(
-            *(
-                F.struct(*map(quoted, other.columns)).alias(_column(number))
-                if number == at
-                else F.lit(None).cast(other.schema).alias(_column(number))
-                for number, other in enumerate(frames)
-            )
-        )
-        for at, frame in enumerate(frames)
-    ]
-    return reduce(DataFrame.unionAll, selected)
-
-
-def _merge_function(
-    schema: T.StructType,
+def _merge_table(
+    packed: DataFrame,
+    versions: Sequence[ChangesOfVersion],
     target: str,
     key: Sequence[str] | None,
     schema_changes: SchemaChanges,
     using: LakeFormat | None,
-) -> Callable[[DataFrame, str], None]:
-    """Return a function that merges the changes of a table, which are in a column."""
-    if key is None:
-        key = _primary_key(schema)
+) -> None:
+    """Merge the changes of a table, version by version."""
+    table = LakeTable.open(packed.sparkSession, target) if versions else None
+    place = (-1, -1) if table is None else table.applied().place
+    truncates = [item.truncate for item in versions if item.truncate is not None]
+    # Of changes before a truncate, nothing is left.
+    left = [item for item in versions if item.last > place and (not truncates or item.last >= max(truncates))]
+    for item, following in zip_longest(left, left[1:]):
+        if following is not None and following.first <= item.last:
+            raise RunError(f"table {target}: the changes of two versions at position {following.first[1]} overlap")
+        # The rest of the transaction may have the columns of the next version.
+        is_part = following is not None and following.first[0] == item.last[0]
+        changes = item.changes(packed)
+        if item.first <= place:
+            commit, change = place
+            changes = changes.where(
+                f"_commit_position > {commit} OR (_commit_position = {commit} AND _position > {change})"
+            )
+        with cached(changes):
+            net = net_changes(changes, key=_key(item.schema) if key is None else key)
+            merge_into(
+                net,
+                target,
+                position=item.last[0],
+                change=item.last[1] if is_part else None,
+                schema_changes=schema_changes,
+                using=using,
+            )
 
-    def merge(batch: DataFrame, column: str) -> None:
-        # Spark does not keep the metadata of nested fields in all plans.
-        fields = (F.col(column).getField(item.name).alias(item.name, metadata=item.metadata) for item in schema.fields)
-        changes = batch.select(*fields)
-        table = LakeTable.open(batch.sparkSession, target)
-        if table is not None:
-            changes = changes.where(F.col("_commit_position") > table.applied().position)
-        # Net changes may end before the last change, and without a key, they must not be applied from there again.
-        (last,) = changes.agg(F.max("_commit_position")).first() or (None,)
-        if last is not None:
-            net = net_changes(changes, key=key)
-            merge_into(net, target, position=last, schema_changes=schema_changes, using=using)
 
-    return merge
-
-
-def _primary_key(schema: T.StructType) -> tuple[str, ...] | None:
+def _key(schema: pa.Schema) -> tuple[str, ...] | None:
     """Return the primary key of a table whose replica identity is FULL, if it is known."""
-    versions = described_in(arrow_schema(schema)).versions
-    if not versions:
-        return None
-    last = with_free_names(last_version(versions))
+    last = with_free_names(last_version(described_in(schema).versions))
     return (last.primary_key or None) if last.replica_identity == "f" else None

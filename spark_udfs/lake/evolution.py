@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pgdecode.datasets.errors import RunError
+from pgdecode.lake.reading.schema_steps import SchemaStep, UnknownValues
+from pgdecode.lake.target import ColumnSource
 from pgdecode.net.history import TableHistory
-from pgdecode.protocol.errors import listed
+from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.schema_metadata import Described
-from pgdecode.rows.old_values import decoded_value
+from pgdecode.rows.own_names import with_free_names
 from spark_udfs.lake.lake_table import LakeTable, ddl_of, quoted, stored_columns
-from spark_udfs.schema.spark_types import arrow_schema
+from spark_udfs.runtime.session import for_workers
+from spark_udfs.runtime.worker import WorkerFunction, enter_task
+from spark_udfs.schema.spark_types import arrow_schema, spark_schema
 
 SchemaChanges = Literal["evolve", "ignore", "fail"]
 
-COPY = "Copy the table (pgdecode capture with the option copy), and merge the changes from then on"
+COPY = (
+    "Copy the table (pgdecode capture with the option copy), and merge the changes from then on; apply_stream needs a "
+    "new checkpoint for it"
+)
 
 
 @dataclass(frozen=True)
@@ -35,22 +44,25 @@ class Difference:
         The columns of the table that the net changes have, with their names there.
     dropped : tuple of str
         Columns of the table that the server does not have any more.
-    added : dict
-        The columns that the table does not have, with the value of its rows. None if it is not known.
+    added : tuple of str
+        The columns that the table does not have.
     retyped : dict
         The types that columns of the table get, by their names in the net changes.
-    unsure : dict
-        The columns of the net changes whose values PostgreSQL may have computed again, with the reason.
+    altered : tuple of str
+        The columns of the net changes whose values PostgreSQL has computed again.
     version : RelationVersion or None
         The last one.
+    step : SchemaStep or None
+        From the version of the table to the last one. None if one of them is not known.
     """
 
     names: Mapping[str, str]
     dropped: tuple[str, ...]
-    added: Mapping[str, pa.Scalar | None]
+    added: tuple[str, ...]
     retyped: Mapping[str, T.DataType]
-    unsure: Mapping[str, str]
+    altered: tuple[str, ...]
     version: RelationVersion | None
+    step: SchemaStep | None
 
     @property
     def texts(self) -> list[str]:
@@ -61,8 +73,25 @@ class Difference:
             *(f"column {name!r} was dropped" for name in self.dropped),
             *(f"column {old!r} was renamed to {new!r}" for old, new in renamed.items()),
             *(f"column {name!r} has the type {kind.simpleString()}" for name, kind in self.retyped.items()),
-            *(text for name, text in self.unsure.items() if name not in self.retyped),
+            *(f"the type of column {name!r} was changed" for name in self.altered if name not in self.retyped),
         ]
+
+    def sources(self, *, is_empty: bool) -> Mapping[str, ColumnSource]:
+        """Return the source of each column of the net changes, by its name in them.
+
+        Raises
+        ------
+        UnknownValues
+            If rows get values that the changes do not tell.
+        """
+        if self.step is not None:
+            sources = self.step.columns(is_empty=is_empty)
+        else:
+            sources = {new: ColumnSource(old) for old, new in self.names.items()}
+        unknown = [name for name in self.added if name not in sources or sources[name].name is not None]
+        if unknown and not is_empty:
+            raise UnknownValues(f"column {unknown[0]!r} was added, and its values in older rows are not known")
+        return sources
 
 
 def difference(table: LakeTable, net: T.StructType, described: Described) -> Difference:
@@ -73,37 +102,20 @@ def difference(table: LakeTable, net: T.StructType, described: Described) -> Dif
     RunError
         If the net changes lack columns of the table, or are those of another table.
     """
-    columns = {item.name: item for item in table.columns}
-    history = TableHistory().with_versions(described)
-    names = {name: name for name in columns if name in net.names}
-    dropped: list[str] = []
-    missing: dict[str, pa.Scalar | None] = {}
-    unsure: dict[str, str] = {}
-    if table.version is not None and history.versions:
-        history = TableHistory([table.version]).with_versions(described)
-        first, last = history.number_of(table.version), len(history.versions) - 1
-        if history.versions[last].relation_id != table.version.relation_id:
+    types = {item.name: item.dataType for item in table.columns}
+    versions = TableHistory().with_versions(described).versions
+    newest = versions[-1] if versions else None
+    names = {name: name for name in types if name in net.names}
+    step: SchemaStep | None = None
+    dropped: tuple[str, ...] = ()
+    if table.version is not None and newest is not None:
+        if newest.relation_id != table.version.relation_id:
             raise RunError(
-                f"table {table.name}: the changes are those of another table from position "
-                f"{history.versions[last].position} on (OID {history.versions[last].relation_id}, before "
-                f"{table.version.relation_id}): drop the table, and merge the changes of the new one"
+                f"table {table.name}: the changes are those of another table from position {newest.position} on (OID "
+                f"{newest.relation_id}, before {table.version.relation_id}): drop the table, and merge the changes of "
+                "the new one"
             )
-        alive, names = set(history.columns(last)), {}
-        for old, new in history.names[first].items():
-            # A call that was killed may have changed the column already.
-            now = old if old in columns else new
-            if now in columns and new in alive:
-                names[now] = new
-            elif now in columns:
-                dropped.append(now)
-        for number in range(first + 1, last + 1):
-            version = history.versions[number]
-            for name, value in history.added(number).items():
-                if value is not None and name in net.names:
-                    missing[name] = decoded_value(version, *value, arrow_schema(net).field(name).type)
-            for name, change in history.type_changes(number - 1, number).items():
-                if not (change.is_kept or change.is_same_text) and name not in history.added(number):
-                    unsure[name] = f"column {name!r} has another type from position {version.position} on"
+        step, names, dropped = _step(table, newest, net, described.renames)
     absent = sorted({*names.values()} - {*net.names})
     if absent:
         raise RunError(f"table {table.name} has the column {absent[0]!r}, the net changes do not: take all columns")
@@ -111,15 +123,30 @@ def difference(table: LakeTable, net: T.StructType, described: Described) -> Dif
     retyped = {
         new: stored[new]
         for old, new in names.items()
-        if columns[old].dataType != stored[new] and not _is_wider(stored[new], columns[old].dataType)
+        if types[old] != stored[new] and not _is_wider(stored[new], types[old])
     }
-    for old, new in names.items():
-        if new in retyped and not history.versions and not _is_wider(columns[old].dataType, stored[new]):
-            unsure[new] = f"column {new!r} is {stored[new].simpleString()}, and the table has another type"
-    taken = {*names.values()}
-    added = {name: missing.get(name) for name in net.names if name not in taken}
-    newest = history.versions[-1] if history.versions else None
-    return Difference(names, tuple(dropped), added, retyped, unsure, newest)
+    altered = [] if step is None else [name for name, item in step.type_changes.items() if not item.is_same_text]
+    added = tuple(name for name in net.names if name not in names.values())
+    return Difference(names, dropped, added, retyped, tuple(altered), newest, step)
+
+
+def _step(
+    table: LakeTable, newest: RelationVersion, net: T.StructType, renames: Renames
+) -> tuple[SchemaStep, dict[str, str], tuple[str, ...]]:
+    """Return the step from the version of a table to a later one, and the names of kept and of dropped columns."""
+    assert table.version is not None
+    types = {item.name: item.type for item in arrow_schema(table.columns)}
+    later = pa.schema([pa.field(item.name, pa.null()) for item in newest.columns])
+    sources = SchemaStep(table.version, newest, pa.schema([]), later, renames).sources
+    kept = {old: new for new, old in sources.items() if old is not None}
+    # A call that was killed may have renamed the column already.
+    now = {old: old if old in types else new for old, new in kept.items()}
+    names = {now[old]: new for old, new in kept.items() if now[old] in types}
+    former = {item.name for item in with_free_names(table.version).columns}
+    dropped = tuple(name for name in types if name in former - {*kept} and name not in names)
+    old_schema = pa.schema([pa.field(old, types[name]) for old, name in now.items() if name in types])
+    new_schema = pa.schema([item for item in arrow_schema(net) if item.name in later.names])
+    return SchemaStep(table.version, newest, old_schema, new_schema, renames), names, dropped
 
 
 def rewritten_columns(described: Described) -> dict[str, int]:
@@ -157,26 +184,40 @@ def evolve(table: LakeTable, net: T.StructType, found: Difference, *, is_empty: 
     RunError
         If the values of the rows are not known.
     """
-    if not is_empty:
-        _check_known(table, found)
+    try:
+        sources = found.sources(is_empty=is_empty)
+    except UnknownValues as error:
+        raise _unknown(table, found, error) from None
     there = {item.name for item in table.columns}
     renamed = {old: new for old, new in found.names.items() if old != new}
-    added = {name: value for name, value in found.added.items() if name not in there}
+    added = [name for name in found.added if name not in there]
+    values = {
+        name: item.missing for name, item in sources.items() if item.missing is not None and item.missing.is_valid
+    }
     types = {item.name: item.dataType for item in stored_columns(net, table.format)}
     are_widened = all(
         _is_wider(table.columns[old].dataType, found.retyped[new])
         for old, new in found.names.items()
         if new in found.retyped
     )
+    if found.version is None and not (is_empty or are_widened):
+        raise _unknown(table, found, f"column {next(iter(found.retyped))!r} has another type in the table")
     in_place = (
         (table.has_names or not (renamed or found.dropped))
         and (not found.retyped or (table.has_widening and are_widened))
-        and (is_empty or all(value is None or not value.is_valid for value in added.values()))
+        and (is_empty or not (values or any(item.convert for item in sources.values())))
         # A name that another column has now would need steps that cannot be repeated.
         and not there & {*renamed.values(), *(name for name in found.added if name in found.dropped)}
     )
     if not in_place:
-        table.replace(_rows(table, net, found, is_empty=is_empty), found.version)
+        rows = table.frame().where(F.lit(False)) if is_empty else _converted(table.frame(), net, found, sources)
+        try:
+            table.replace(_rows(table, rows, net, found, {} if is_empty else values), found.version)
+        except PySparkException as error:
+            reason = re.search(rf"{UnknownValues.__name__}: (.*)", str(error))
+            if reason is None:
+                raise
+            raise _unknown(table, found, reason[1]) from None
     else:
         for name in found.dropped:
             table.alter(f"DROP COLUMN {quoted(name)}")
@@ -194,27 +235,52 @@ def evolve(table: LakeTable, net: T.StructType, found: Difference, *, is_empty: 
     return again
 
 
-def _check_known(table: LakeTable, found: Difference) -> None:
-    unknown = [name for name, value in found.added.items() if value is None]
-    if unknown:
-        raise RunError(
-            f"table {table.name}: the values that its rows have in the added column {listed(map(repr, unknown))} are "
-            f"not known. {COPY}"
-        )
-    if found.unsure:
-        raise RunError(
-            f"table {table.name}: {next(iter(found.unsure.values()))}, and the new values of its rows are not known. "
-            f"{COPY}"
-        )
+def _unknown(table: LakeTable, found: Difference, reason: object) -> RunError:
+    where = "" if found.version is None else f"position {found.version.position}: "
+    return RunError(f"table {table.name}: {where}{reason}. {COPY}")
 
 
-def _rows(table: LakeTable, net: T.StructType, found: Difference, *, is_empty: bool) -> DataFrame:
-    """Return the rows of a table with the columns that it gets, those of the net changes first."""
-    rows = table.frame().where(F.lit(False)) if is_empty else table.frame()
+def _converted(rows: DataFrame, net: T.StructType, found: Difference, sources: Mapping[str, ColumnSource]) -> DataFrame:
+    """Give the rows of a table the values that PostgreSQL has computed with other types."""
+    new = {item.name: item.type for item in arrow_schema(net)}
+    chosen = {old: sources[name].convert for old, name in found.names.items() if name in sources}
+    converts = {old: convert for old, convert in chosen.items() if convert is not None}
+    if not converts:
+        return rows
+    fields = [
+        pa.field(item.name, new[found.names[item.name]]) if item.name in converts else item
+        for item in arrow_schema(rows.schema)
+    ]
+    schema = pa.schema([item.with_nullable(True) for item in fields])
+    with for_workers():
+        return rows.mapInArrow(_Conversion(schema, converts), spark_schema(schema))
+
+
+@dataclass(frozen=True)
+class _Conversion(WorkerFunction):
+    """A function for `mapInArrow` that converts columns."""
+
+    schema: pa.Schema
+    converts: Mapping[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        enter_task()
+        for batch in batches:
+            columns = []
+            for item, column in zip(self.schema, batch.columns, strict=True):
+                if item.name in self.converts:
+                    column = pa.concat_arrays(self.converts[item.name](pa.chunked_array([column])).chunks)
+                columns.append(column if column.type == item.type else column.cast(item.type))
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _rows(
+    table: LakeTable, rows: DataFrame, net: T.StructType, found: Difference, values: Mapping[str, pa.Scalar]
+) -> DataFrame:
+    """Return rows of a table with the columns that it gets, those of the net changes first."""
     types = {item.name: item.dataType for item in stored_columns(net, table.format)}
-    values = {name: value for name, value in found.added.items() if value is not None and value.is_valid}
     prefix = "_pgdecode_"
-    if values and not is_empty:
+    if values:
         one = pa.table({f"{prefix}{name}": pa.array([value.as_py()], value.type) for name, value in values.items()})
         rows = rows.crossJoin(F.broadcast(table.spark.createDataFrame(one)))
     old_names = {new: old for old, new in found.names.items()}
@@ -222,7 +288,7 @@ def _rows(table: LakeTable, net: T.StructType, found: Difference, *, is_empty: b
     for name in net.names:
         if name in old_names:
             column = F.col(quoted(old_names[name]))
-        elif name in values and not is_empty:
+        elif name in values:
             column = F.col(quoted(f"{prefix}{name}"))
         else:
             column = F.lit(None)

@@ -26,6 +26,9 @@ _DELTA_APP = "spark.databricks.delta.write.txnAppId"
 _DELTA_NUMBER = "spark.databricks.delta.write.txnVersion"
 _DELTA_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _ICEBERG_POSITION = "pgdecode.position"
+_ICEBERG_CHANGE = "pgdecode.change"
+# Greater than all positions.
+_ALL_CHANGES = 2**63 - 1
 # How many entries of a history to read at first.
 _RECENT = 20
 # Properties that Spark shows, and that are no properties.
@@ -42,10 +45,22 @@ class Applied:
         The greatest `_commit_position`; -1 if it is not known, or if nothing is.
     app_id : str
         Of Delta's transactions. After a RESTORE it is another one, because Delta keeps the numbers of transactions.
+    change : int or None
+        The `_position` of the last change, if the rest of its transaction is not applied.
     """
 
     position: int = -1
     app_id: str = "pgdecode"
+    change: int | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The commit and the change up to which all is applied."""
+        return self.position, _ALL_CHANGES if self.change is None else self.change
+
+    def is_at(self, other: Applied) -> bool:
+        """Whether the same is applied."""
+        return self.place == other.place
 
 
 @dataclass
@@ -147,10 +162,15 @@ class LakeTable:
     def _of_iceberg(self) -> Applied:
         # Only the ancestors of the current snapshot count, so that a table that was rolled back goes on from there.
         found = self.spark.sql(
-            f"SELECT max(CAST(s.summary['{_ICEBERG_POSITION}'] AS BIGINT)) FROM {self.name}.snapshots AS s "
-            f"JOIN {self.name}.history AS h ON s.snapshot_id = h.snapshot_id WHERE h.is_current_ancestor"
+            f"SELECT max(struct(CAST(s.summary['{_ICEBERG_POSITION}'] AS BIGINT), "
+            f"coalesce(CAST(s.summary['{_ICEBERG_CHANGE}'] AS BIGINT), {_ALL_CHANGES}))) FROM {self.name}.snapshots "
+            f"AS s JOIN {self.name}.history AS h ON s.snapshot_id = h.snapshot_id "
+            f"WHERE h.is_current_ancestor AND s.summary['{_ICEBERG_POSITION}'] IS NOT NULL"
         ).first()
-        return Applied() if found is None or found[0] is None else Applied(found[0])
+        if found is None or found[0] is None:
+            return Applied()
+        position, change = found[0]
+        return Applied(position, change=None if change == _ALL_CHANGES else change)
 
     def _of_delta(self) -> Applied:
         for limit in (f" LIMIT {_RECENT}", ""):
@@ -180,11 +200,17 @@ class LakeTable:
         """
         if self.format == "delta":
             about = {"position": applied.position, "app_id": applied.app_id}
+            if applied.change is not None:
+                about["change"] = applied.change
             settings = {_DELTA_METADATA: json.dumps({"pgdecode": about})}
-            if not is_repeated:
+            # The number of Delta's transaction belongs to the commit with the rest of the changes.
+            if not is_repeated and applied.change is None:
                 settings |= {_DELTA_APP: applied.app_id, _DELTA_NUMBER: str(applied.position)}
         else:
-            settings = {f"spark.sql.iceberg.snapshot-property.{_ICEBERG_POSITION}": str(applied.position)}
+            prefix = "spark.sql.iceberg.snapshot-property."
+            settings = {f"{prefix}{_ICEBERG_POSITION}": str(applied.position)}
+            if applied.change is not None:
+                settings[f"{prefix}{_ICEBERG_CHANGE}"] = str(applied.change)
         if applied.position < 0:
             settings = {}
         former = {name: self.spark.conf.get(name, None) for name in settings}
@@ -198,7 +224,7 @@ class LakeTable:
                     self.spark.conf.unset(name)
                 else:
                     self.spark.conf.set(name, before)
-        if settings and self.applied().position != applied.position:
+        if settings and not self.applied().is_at(applied):
             raise RunError(
                 f"table {self.name}: the commit up to position {applied.position} is not the last one: another writer "
                 "has merged changes meanwhile, or has replaced the table. Use one writer for a table"
@@ -275,7 +301,7 @@ def _newest(history: Sequence[Any], name: str) -> Applied | None:
             last = int(version)
         elif (row.userMetadata or "").startswith('{"pgdecode"'):
             found = json.loads(row.userMetadata)["pgdecode"]
-            return Applied(found["position"], restored or found["app_id"])
+            return Applied(found["position"], restored or found["app_id"], found.get("change"))
     return None if restored is None else Applied(-1, restored)
 
 

@@ -20,7 +20,7 @@ from pgdecode.protocol.errors import listed
 from pgdecode.protocol.options import check_option
 from pgdecode.relations.column_history import last_version
 from pgdecode.relations.schema_metadata import described_in
-from spark_udfs.lake.evolution import COPY, SchemaChanges, difference, evolve, rewritten_columns
+from spark_udfs.lake.evolution import Difference, SchemaChanges, difference, evolve, rewritten_columns
 from spark_udfs.lake.lake_table import Applied, LakeFormat, LakeTable, quoted, stored_columns
 from spark_udfs.schema.spark_types import arrow_schema
 
@@ -58,6 +58,7 @@ def merge_into(
     table: str,
     *,
     position: int | None = None,
+    change: int | None = None,
     schema_changes: SchemaChanges = "evolve",
     using: LakeFormat | None = None,
 ) -> MergeResult:
@@ -72,6 +73,9 @@ def merge_into(
     position : int, optional
         The greatest `_commit_position` of the changes, which is written as applied. By default that of the net changes,
         which may be less: a row that was inserted and deleted is in no net change.
+    change : int, optional
+        If the last transaction of the changes is not complete: the `_position` of its last change. Pass net changes of
+        the later ones in the next call.
     schema_changes : {"evolve", "ignore", "fail"}
         If the columns of the changes differ from those of the table: add, rename, drop and widen columns of the table;
         leave them as they are, so that added columns are not written and dropped ones are null in new rows; or fail.
@@ -117,8 +121,8 @@ def merge_into(
     missing = [name for name in _ABOUT if name not in net.columns]
     if missing:
         raise ValueError(f"the columns {listed(map(repr, missing))} are missing: net is what net_changes returns")
-    with _cached(net):
-        return _Merge(net, table, using).run(schema_changes, position)
+    with cached(net):
+        return _Merge(net, table, using).run(schema_changes, position, change)
 
 
 class _Merge:
@@ -133,18 +137,23 @@ class _Merge:
         self.name = name
         self.using = using
 
-    def run(self, schema_changes: SchemaChanges, position: int | None) -> MergeResult:
+    def run(self, schema_changes: SchemaChanges, position: int | None, change: int | None) -> MergeResult:
         batch = self._summary()
         table = LakeTable.open(self.spark, self.name)
         if table is None:
             table = self._made()
         applied = table.applied()
-        if batch["last"] is None or batch["last"] <= applied.position:
+        if batch["last"] is None:
             return MergeResult(0, 0, False, applied.position, False)
         last = max(batch["last"], batch["last"] if position is None else position)
+        state = Applied(last, applied.app_id, change)
+        if Applied(batch["last"], change=change).place <= applied.place:
+            return MergeResult(0, 0, False, applied.position, False)
         result = MergeResult(batch["upserts"], batch["deletes"], batch["truncates"] > 0, last, True)
-        # After a truncate, the rows do not depend on those of the table.
-        if batch["first"] <= applied.position and not result.is_truncated:
+        # After a truncate, the rows do not depend on those of the table. If a transaction is applied in part, the
+        # caller has left out that part.
+        first = batch["first"] + (applied.change is not None)
+        if first <= applied.position and not result.is_truncated:
             raise RunError(
                 f"table {self.name} has the changes up to position {applied.position}, and these net changes begin "
                 "before it: make net changes of the changes with a greater _commit_position"
@@ -155,15 +164,15 @@ class _Merge:
             raise RunError(f"table {self.name}: {found.texts[0]}, and schema_changes is 'fail'")
         names: Mapping[str, str] = found.names
         if schema_changes == "evolve":
-            if found.texts or found.version not in (None, table.version):
+            if found.texts or not _is_version_of(table, found):
                 is_empty = result.is_truncated or table.frame().isEmpty()
                 table = evolve(table, self.columns, found, is_empty=is_empty)
             names = {name: name for name in self.columns.names}
         self._check_key(names)
         if self._is_keyless() and batch["before"]:
-            self._write_again(table, names, result, applied)
+            self._write_again(table, names, result, state)
         else:
-            self._merge(table, names, result, applied, has_unknown=batch["unknown"] > 0)
+            self._merge(table, names, result, state, has_unknown=batch["unknown"] > 0)
         return result
 
     def _summary(self) -> dict[str, Any]:
@@ -181,14 +190,15 @@ class _Merge:
         return dict(found.asDict())
 
     def _check_rewritten(self) -> None:
-        """Check that no value is unknown because of its type. The row of the table may have an older one."""
+        """Check that no value may be unknown because of its type. The row of the table may have an older one."""
         for name, position in rewritten_columns(self.described).items():
-            is_lost = F.array_contains("_unknown", name) & (F.col("_position") < position)
+            is_lost = F.array_contains("_unknown", name)
             (first,) = self.net.agg(F.min(F.when(is_lost, F.col("_position")))).first() or (None,)
             if first is not None:
                 raise RunError(
                     f"table {self.name}, position {first}: the value of column {name!r} is not known, because its type "
-                    f"is another one from position {position} on. {COPY}"
+                    f"is another one from position {position} on. Make net changes of the changes before and from this "
+                    "position on apart, or use apply_stream, which does so"
                 )
 
     def _made(self) -> LakeTable:
@@ -213,7 +223,7 @@ class _Merge:
     # -- MERGE ---------------------------------------------------------------------------------------------------------
 
     def _merge(
-        self, table: LakeTable, names: Mapping[str, str], result: MergeResult, applied: Applied, *, has_unknown: bool
+        self, table: LakeTable, names: Mapping[str, str], result: MergeResult, state: Applied, *, has_unknown: bool
     ) -> None:
         upserts = self._upserts(table, names, has_unknown=has_unknown and not result.is_truncated)
         key = [target for target, name in names.items() if name in self.key]
@@ -239,7 +249,7 @@ class _Merge:
             )
             if result.is_truncated:
                 statement += " WHEN NOT MATCHED BY SOURCE THEN DELETE"
-            with table.commit(Applied(result.position, applied.app_id)):
+            with table.commit(state):
                 self.spark.sql(statement)
 
     def _upserts(self, table: LakeTable, names: Mapping[str, str], *, has_unknown: bool) -> DataFrame:
@@ -286,7 +296,7 @@ class _Merge:
 
     # -- rows without a key --------------------------------------------------------------------------------------------
 
-    def _write_again(self, table: LakeTable, names: Mapping[str, str], result: MergeResult, applied: Applied) -> None:
+    def _write_again(self, table: LakeTable, names: Mapping[str, str], result: MergeResult, state: Applied) -> None:
         """Remove one row for each former row, add the upserts, and replace all rows in one commit."""
         columns = [*names]
         others = [name for name in table.columns.names if name not in names]
@@ -313,12 +323,18 @@ class _Merge:
             kept = kept.where(F.col(_ROW) > F.coalesce(_COUNT, F.lit(0))).select(*map(quoted, columns))
             rows = kept.unionByName(rows)
         rows = rows.select(*(F.col(quoted(item.name)).cast(item.dataType) for item in table.columns))
-        with table.commit(Applied(result.position, applied.app_id)):
+        with table.commit(state):
             rows.writeTo(table.name).overwrite(F.lit(True))
 
 
+def _is_version_of(table: LakeTable, found: Difference) -> bool:
+    """Whether a table has the columns of the last version, and its properties tell as much of it."""
+    last, own = found.version, table.version
+    return last is None or (own is not None and last.is_like(own) and (own.facts is not None or last.facts is None))
+
+
 @contextmanager
-def _cached(frame: DataFrame) -> Iterator[None]:
+def cached(frame: DataFrame) -> Iterator[None]:
     """Keep the rows of a DataFrame, which several statements read."""
     frame.persist()
     try:

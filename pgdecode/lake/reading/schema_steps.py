@@ -59,6 +59,11 @@ class SchemaStep:
         """Whether columns change: their names, types, order, or the key."""
         return not self.old.equals(self.new, check_metadata=True)
 
+    @property
+    def type_changes(self) -> dict[str, TypeChange]:
+        """The columns of the new version whose type is another one."""
+        return self._history.type_changes(0, 1)
+
     def columns(self, *, is_empty: bool) -> dict[str, ColumnSource]:
         """Return the source of each column of the new version.
 
@@ -73,7 +78,7 @@ class SchemaStep:
             If rows get values that the payloads do not tell.
         """
         missing = self._history.added(1)
-        changes = self._history.type_changes(0, 1)
+        changes = self.type_changes
         found = {}
         for name, source in self.sources.items():
             kind = self.new.field(name).type

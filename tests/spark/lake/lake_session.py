@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lake")
 
 
-@pytest.fixture(scope="session")
-def spark(folder: Path) -> Iterator[SparkSession]:
-    settings = {
+def settings(folder: Path) -> dict[str, str]:
+    """The settings of a session whose tables are in a folder."""
+    return {
         "spark.jars.packages": PACKAGES,
         "spark.jars.ivy": os.environ["PGDECODE_TEST_IVY"],
         "spark.sql.extensions": EXTENSIONS,
@@ -46,11 +46,16 @@ def spark(folder: Path) -> Iterator[SparkSession]:
         # Tests are too short for generated code to pay.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
         "spark.ui.enabled": "false",
     }
+
+
+@pytest.fixture(scope="session")
+def spark(folder: Path) -> Iterator[SparkSession]:
     with ExitStack() as stack:
         try:
-            session = stack.enter_context(local_session("local[2]", settings))
+            session = stack.enter_context(local_session("local[2]", settings(folder)))
         except PySparkRuntimeError:
             pytest.skip("Spark did not start: the jars of Delta and Iceberg are not reachable by Maven")
         session.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.lake")
@@ -75,15 +80,7 @@ class Lake:
 
     def rows_of_reader(self, table: str) -> list[dict[str, Any]]:
         """The rows that the Python library of the format reads, sorted."""
-        if self.format == "delta":
-            from deltalake import DeltaTable
-
-            return as_rows(DeltaTable(str(self.folder / "delta" / "lake.db" / table)).to_pyarrow_table())
-        from pyiceberg.table import StaticTable
-
-        metadata = self.folder / "iceberg" / "lake" / table / "metadata"
-        last = (metadata / "version-hint.text").read_text()
-        return as_rows(StaticTable.from_metadata(str(metadata / f"v{last}.metadata.json")).scan().to_arrow())
+        return rows_of_reader(self.format, self.folder, table)
 
     def n_commits(self, table: str) -> int:
         name = self.name(table)
@@ -93,6 +90,20 @@ class Lake:
 
 def as_rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=repr)
+
+
+def rows_of_reader(format: str, folder: Path, table: str) -> list[dict[str, Any]]:
+    """The rows that the Python library of a format reads, sorted."""
+    if format == "delta":
+        from deltalake import DeltaTable
+
+        return as_rows(DeltaTable(str(folder / "delta" / "lake.db" / table)).to_pyarrow_table())
+    from pyiceberg.table import StaticTable
+
+    # A run that was killed may have left a hint to the version before.
+    versions = (folder / "iceberg" / "lake" / table / "metadata").glob("v*.metadata.json")
+    last = max(versions, key=lambda path: int(path.name.removeprefix("v").partition(".")[0]))
+    return as_rows(StaticTable.from_metadata(str(last)).scan().to_arrow())
 
 
 @pytest.fixture(params=["delta", "iceberg"])

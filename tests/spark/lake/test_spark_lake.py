@@ -1,4 +1,4 @@
-"""Runs `lake_cases.py` with a version of Spark for which Delta and Iceberg have jars, in a process of its own.
+"""Runs the cases of this folder with a Spark for which Delta and Iceberg have jars, in a process of its own.
 
 pip puts that pyspark below build/, and Spark gets the jars by Maven. Without them, the tests are skipped.
 """
@@ -41,8 +41,9 @@ def test_tables_that_spark_merges_net_changes_into_equal_those_of_the_server(
     environment: dict[str, str], format: str
 ) -> None:
     options = ["-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", "-p", "spark.lake.lake_session", "--tb=short"]
+    files = [str(Path(__file__).with_name(f"{name}_cases.py")) for name in ("lake", "stream")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "-k", format, str(Path(__file__).with_name("lake_cases.py"))],
+        [sys.executable, "-m", "pytest", *options, "-k", format, *files],
         env=environment,
         cwd=ROOT,
         capture_output=True,
