@@ -31,8 +31,8 @@ def words_of_schedules() -> list[list[str]]:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment]
     unit.read_string(part("sync: systemd", "ini"))
-    found = [shlex.split(line)[5:] for line in part("sync: cron", "text").splitlines()]
-    found.append(shlex.split(unit["Service"]["ExecStart"]))
+    found = [shlex.split(line)[5:] for line in part("sync: cron", "sh").splitlines()]
+    found.append(shlex.split(unit["Service"]["ExecStart"].replace("\\\n", " ")))
     stateful, job = yaml.safe_load_all(part("sync: kubernetes", "yaml"))
     for pod in (stateful["spec"]["template"], job["spec"]["jobTemplate"]["spec"]["template"]):
         [container] = pod["spec"]["containers"]

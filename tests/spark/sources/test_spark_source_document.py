@@ -1,4 +1,4 @@
-"""The code of docs/spark-source.md runs."""
+"""The code of docs/spark-source.md and docs/spark.md runs."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def test_the_code_of_the_document_runs(spark: SparkSession, tmp_path: Path, monk
     query.awaitTermination()
     assert spark.table("orders").count() == len(expected)
     assert pa.types.is_decimal(expected["total"].type)
+
+
+@pytest.mark.full
+def test_the_code_of_the_page_on_spark_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tests").symlink_to(clone.ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    blocks = markdown.code_blocks(clone.path_of("docs/spark.md").read_text(), "python")
+    # The others need a file system of Hadoop, and tables of Delta or Iceberg.
+    code = [block for block in blocks if "hdfs:" not in block and "lake.shop" not in block]
+    assert len(code) == 5
+    names: dict[str, Any] = {}
+    # The last one writes files: a second call finds nothing new.
+    for block in [*code, code[-1]]:
+        # Spark resolves relative paths from where the JVM was started.
+        here = block.replace('"tests/', f'"{tmp_path}/tests/').replace('"shop', f'"{tmp_path}/shop')
+        exec(compile(here, "docs/spark.md", "exec"), names)
