@@ -215,7 +215,7 @@ def test_apply_of_a_binary_capture_gives_the_tables_of_a_target_in_memory(
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["18.txns.v2", "18.shop.v1bin"])
-def test_apply_that_is_killed_thirty_times_and_called_again_gives_the_tables_of_a_target_in_memory(
+def test_apply_that_is_killed_up_to_thirty_times_and_called_again_gives_the_tables_of_a_target_in_memory(
     name: str, uri: str, rng: random.Random, tmp_path: Path
 ) -> None:
     column, memory = captures.capture(name).column, MemoryTarget()
