@@ -34,6 +34,7 @@ class LakeScenario(Scenario):
         self.is_listed = self.rng.random() < 0.4
         listed = [table for table in self.tables if self.may_be_listed(table) and self.rng.random() < 0.6]
         self.published = {id(table) for table in listed}
+        self.generated: set[int] = set()  # tables that may have generated columns
         options = ["publish_via_partition_root = true"] * self.via_root
         if self.server.major >= 18 and self.rng.random() < 0.5:
             options.append("publish_generated_columns = stored")
@@ -82,9 +83,17 @@ class LakeScenario(Scenario):
             self.covered["DDL of partitioned tables"] += 1
         self.note_xid(session)
 
+    def random_alteration(self, table: Table) -> tuple[str, Shape]:
+        sql, shape = super().random_alteration(table)
+        if self.server.major >= 18 and "GENERATED" in sql:
+            self.generated.add(id(table))
+        return sql, shape
+
     def alterations(self, table: Table) -> list[tuple[str, Shape]]:
         found = super().alterations(table)
         shape = table.shape
+        if id(table) in self.generated:
+            found = [(sql, after) for sql, after in found if after.identity != "f"]
         for at, (name, old) in enumerate(shape.columns):
             alter = f"ALTER TABLE {shape.sql} ALTER {tables.quoted(name)} TYPE"
             changes = [(new, "") for new in CASTS.get(old, ())]
@@ -93,10 +102,11 @@ class LakeScenario(Scenario):
                 changes.append((new, " USING " + using.format(tables.quoted(name))))
             for new, using in changes:
                 found.append((f"{alter} {new}{using}", tables.with_column_as(shape, at, name, new)))
-        if self.server.major >= 12:
+        # PostgreSQL 18 refuses updates if the replica identity has a generated column that is not published.
+        if self.server.major >= 12 and (self.server.major < 18 or shape.identity != "f"):
             name = tables.quoted(f"g{self.fresh()}")
             found.append((f"ALTER TABLE {shape.sql} ADD {name} int GENERATED ALWAYS AS (id * 2) STORED", shape))
-        if self.server.major >= 18:
+        if self.server.major >= 18 and shape.identity != "f":
             name = tables.quoted(f"g{self.fresh()}")
             found.append((f"ALTER TABLE {shape.sql} ADD {name} int GENERATED ALWAYS AS (id * 3) VIRTUAL", shape))
         # Two changes of the catalog, without a row between them.
