@@ -16,9 +16,10 @@ from lake.memory_target import MemoryTarget
 
 from pgdecode import RelationCatalog, lsn_to_text
 from pgdecode.capture import Capture
+from pgdecode.changes import outcomes
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake import StaleTables, apply, apply_run
-from pgdecode.lake.reading import reading
+from pgdecode.lake.reading import reading, replication
 from servers.database import Database
 from support import captures
 from support.net_batches import random_cuts
@@ -89,8 +90,11 @@ QUICK = [name if name in captures.QUICK else full(name) for name in TEXT]
 
 @pytest.mark.parametrize("name", QUICK)
 def test_tables_equal_those_of_the_server_in_batches_cut_anywhere(
-    name: str, rng: random.Random, tmp_path: Path
+    name: str, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Transactions are large, and lists of their changes have several parts.
+    monkeypatch.setattr(outcomes, "_LARGE", 1)
+    monkeypatch.setattr(replication, "_LIST_ROWS", 3)
     column, target, types = captures.capture(name).column, MemoryTarget(), text_types(name)
     stale: set[str] = set()
     for start, end in pairwise(payload_cuts(rng, len(column))):

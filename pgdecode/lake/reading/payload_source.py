@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgdecode.changes.committed_changes import values_of
 from pgdecode.datasets.errors import RunError
 from pgdecode.files.ordered_files import OrderedFiles, Positions, is_captured, open_ordered
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
@@ -167,7 +168,8 @@ class PayloadSource:
         RunError
             If one is missing.
         """
-        low, high = positions[0].as_py(), positions[-1].as_py()
+        wanted = values_of(positions)
+        low, high = wanted[0], wanted[-1]
         n_read = 0
         for opened, file, base in self._files_with(low, high):
             groups = tuple(
@@ -189,7 +191,12 @@ class PayloadSource:
             for source in piece.batches(BATCH_ROWS):
                 found = numbers.of(file, start, source)
                 start += len(source)
-                is_wanted = pc.is_in(found, positions)
+                if not len(found):
+                    continue
+                # Only those in the range of the batch, because Arrow makes a hash table of them.
+                first = bisect_left(wanted, found[0].as_py())
+                end = bisect_right(wanted, found[-1].as_py())
+                is_wanted = pc.is_in(found, positions.slice(first, end - first))
                 if pc.any(is_wanted).as_py():
                     yield found.filter(is_wanted), source.column(file.payload).filter(is_wanted)
                     n_read += pc.sum(is_wanted).as_py()

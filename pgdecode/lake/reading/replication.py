@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,64 @@ _OTHER: dict[str, Any] = {
 }
 _COLUMNS = pa.schema([("step", pa.int64()), ("xid", pa.int64()), ("version", pa.int32())])
 _TRUNCATE = b"T"
+# How many changes are compressed at once.
+_LIST_ROWS = 1 << 17
 
 Json = dict[str, Any]
-# For each undecided transaction, by its begin_position: the positions, xids and versions of its changes of a table.
-Undecided = Mapping[int, tuple[pa.Array, pa.Array, pa.Array]]
+# Positions, xids and versions of changes.
+Columns = tuple[pa.Array, pa.Array, pa.Array]
+
+
+class ChangeList:
+    """The positions, xids and versions of changes of a table, in order: compressed, so that most need less than a byte.
+
+    Attributes
+    ----------
+    versions : set of int
+        Those that the changes have.
+    """
+
+    def __init__(self) -> None:
+        self.versions: set[int] = set()
+        self._sink = pa.BufferOutputStream()
+        self._writer = pa.ipc.new_stream(self._sink, _COLUMNS, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+        self._waiting: list[Columns] = []
+        self._n_waiting = 0
+        self._last = pa.array([0], pa.int64())
+
+    def add(self, positions: pa.Array, xids: pa.Array, versions: pa.Array) -> None:
+        """Add the next changes."""
+        self._waiting.append((positions, xids, versions))
+        self._n_waiting += len(positions)
+        self.versions |= {*pc.unique(versions).to_pylist()}
+        if self._n_waiting >= _LIST_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        if self._n_waiting:
+            positions, xids, versions = (pa.concat_arrays(columns) for columns in zip(*self._waiting, strict=True))
+            # Steps from one position to the next take less than positions.
+            before = pa.concat_arrays([self._last, positions[:-1]])
+            steps = pc.subtract(positions, before)
+            self._writer.write_batch(pa.RecordBatch.from_arrays([steps, xids, versions], schema=_COLUMNS))
+            self._last = positions[-1:]
+        self._waiting, self._n_waiting = [], 0
+
+    def content(self) -> pa.Buffer:
+        """End the list, and return it as an Arrow stream."""
+        self._write()
+        self._writer.close()
+        return self._sink.getvalue()
+
+
+def _columns_in(content: Any) -> Iterator[Columns]:
+    """Read a list of changes in parts."""
+    last = pa.scalar(0, pa.int64())
+    for steps, xids, versions in (batch.columns for batch in pa.ipc.open_stream(content)):
+        positions = pc.add(pc.cumulative_sum(steps), last)
+        if len(positions):
+            last = positions[-1]
+            yield positions, xids, versions
 
 
 @dataclass
@@ -40,21 +94,29 @@ class StoredPositions:
     ----------
     source : PayloadSource
     relation_id : int
-    positions, xids, versions : pa.Array
-        Of each change.
+    content : bytes
+        The list of the changes, as `ChangeList.content` returns it.
+    offset : int
+        The number of the first version of the table in the catalog.
     path : Path or None
         The spill file.
     """
 
     source: PayloadSource
     relation_id: int
-    positions: pa.Array
-    xids: pa.Array
-    versions: pa.Array
+    content: bytes
+    offset: int
     path: Path | None = None
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return sum(len(positions) for positions, *_ in _columns_in(self.content))
+
+    def columns(self) -> Iterator[Columns]:
+        """Yield the positions, xids and versions of the changes, in parts."""
+        for positions, xids, versions in _columns_in(self.content):
+            # Without a version, the number is negative.
+            moved = pc.add(versions, pa.scalar(self.offset, pa.int32()))
+            yield positions, xids, pc.if_else(pc.less(versions, 0), versions, moved)
 
     def parts(self) -> Iterator[ChangePart]:
         """Read the changes in order."""
@@ -63,16 +125,17 @@ class StoredPositions:
         return iter(buffered_in(self.path) if self.path.exists() else spilled_to(self.path, self._read()))
 
     def _read(self) -> Iterator[BufferedChanges]:
-        first = 0
-        for positions, payloads in self.source.at(self.positions):
-            n = len(positions)
-            # Of a Truncate only the tag is buffered, because there is one change for each of its tables.
-            is_truncate = pc.equal(pc.binary_slice(payloads, 0, 1), _TRUNCATE)
-            payloads = pc.if_else(is_truncate, pa.scalar(_TRUNCATE, payloads.type), payloads)
-            relation_ids = pa.repeat(pa.scalar(self.relation_id, pa.int64()), n)
-            numbers = (relation_ids, self.xids.slice(first, n), self.versions.slice(first, n))
-            yield BufferedChanges(payloads, positions, *map(_buffer, numbers))
-            first += n
+        for every, xids, versions in self.columns():
+            first = 0
+            for positions, payloads in self.source.at(every):
+                n = len(positions)
+                # Of a Truncate only the tag is buffered, because there is one change for each of its tables.
+                is_truncate = pc.equal(pc.binary_slice(payloads, 0, 1), _TRUNCATE)
+                payloads = pc.if_else(is_truncate, pa.scalar(_TRUNCATE, payloads.type), payloads)
+                relation_ids = pa.repeat(pa.scalar(self.relation_id, pa.int64()), n)
+                numbers = (relation_ids, xids.slice(first, n), versions.slice(first, n))
+                yield BufferedChanges(payloads, positions, *map(_buffer, numbers))
+                first += n
 
 
 def _buffer(values: pa.Array) -> pa.Buffer:
@@ -107,7 +170,7 @@ class StateWriter:
         own = {number for number, version in enumerate(versions) if version.relation_id == relation_id}
         undecided = {begin: found[relation_id] for begin, found in self._undecided.items() if relation_id in found}
         used = {number for number in self._in_use() if number in own}
-        used |= {number for *_, numbers in undecided.values() for number in pc.unique(numbers).to_pylist()}
+        used |= {number for found in undecided.values() for number in found.versions}
         used |= {max(own & self._state.relations.in_shape, default=-1)}
         numbers = {number: at for at, number in enumerate(sorted(number for number in used if number >= 0))}
         rest = len(numbers)
@@ -148,10 +211,7 @@ class StateWriter:
             "prepared": [transaction(item) for item in self._plain["prepared"]],
             "catalog": own_catalog,
         }
-        stored = {
-            str(begin): _encoded(positions, xids, pa.array(map(number_of, of.to_pylist()), pa.int32()))
-            for begin, (positions, xids, of) in undecided.items()
-        }
+        stored = {str(begin): _renumbered(found, number_of) for begin, found in undecided.items()}
         return {"engine": engine, "others": names, "undecided": stored}
 
     def _in_use(self) -> Iterator[int]:
@@ -169,16 +229,17 @@ class StateWriter:
         for scope in self._state.relations.scopes.values():
             yield from (number for numbers in scope.numbers_by_xid.values() for number in numbers)
         for found in self._undecided.values():
-            for *_, numbers in found.values():
-                yield from (number for number in pc.unique(numbers).to_pylist() if number >= 0)
+            for changes in found.values():
+                yield from (number for number in changes.versions if number >= 0)
 
 
-def _changes_of(transaction: Transaction) -> dict[int, tuple[pa.Array, pa.Array, pa.Array]]:
-    """Return the positions, xids and versions of a transaction's changes, by table."""
-    found: dict[int, list[tuple[pa.Array, pa.Array, pa.Array]]] = {}
+def _changes_of(transaction: Transaction) -> dict[int, ChangeList]:
+    """List a transaction's changes by table."""
+    found: dict[int, ChangeList] = {}
     for part in transaction.buffered:
         if isinstance(part, StoredPositions):
-            found.setdefault(part.relation_id, []).append((part.positions, part.xids, part.versions))
+            for columns in part.columns():
+                found.setdefault(part.relation_id, ChangeList()).add(*columns)
             continue
         for changes in (item.read(with_payloads=False) for item in part.parts()):
             n = len(changes)
@@ -189,29 +250,18 @@ def _changes_of(transaction: Transaction) -> dict[int, tuple[pa.Array, pa.Array,
             for relation_id in pc.unique(ids).to_pylist():
                 is_own = pc.equal(ids, relation_id)
                 columns = (changes.positions.filter(is_own), xids.filter(is_own), versions.filter(is_own))
-                found.setdefault(relation_id, []).append(columns)
-    joined = {}
-    for relation_id, parts in found.items():
-        positions, xids, versions = (pa.concat_arrays(columns) for columns in zip(*parts, strict=True))
-        order = pc.sort_indices(positions)
-        joined[relation_id] = positions.take(order), xids.take(order), versions.take(order)
-    return joined
+                found.setdefault(relation_id, ChangeList()).add(*columns)
+    return found
 
 
-def _encoded(positions: pa.Array, xids: pa.Array, versions: pa.Array) -> str:
-    """Encode columns as compressed Arrow, in base 64. Steps from one position to the next take less than positions."""
-    before = pa.concat_arrays([pa.array([0], pa.int64()), positions[:-1]])
-    batch = pa.RecordBatch.from_arrays([pc.subtract(positions, before), xids, versions], schema=_COLUMNS)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _COLUMNS, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(batch)
-    return base64.b64encode(sink.getvalue()).decode()
-
-
-def _decoded(text: str) -> tuple[pa.Array, pa.Array, pa.Array]:
-    table = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_all()
-    steps, xids, versions = (column.combine_chunks() for column in table.select(_COLUMNS.names).columns)
-    return pc.cumulative_sum(steps), xids, versions
+def _renumbered(changes: ChangeList, number_of: Callable[[int], int]) -> str:
+    """Encode a list of changes in base 64, with other numbers of versions."""
+    found = ChangeList()
+    for positions, xids, versions in _columns_in(changes.content()):
+        unique = pc.unique(versions)
+        numbers = pa.array(map(number_of, unique.to_pylist()), pa.int32())
+        found.add(positions, xids, numbers.take(pc.index_in(versions, unique)))
+    return base64.b64encode(found.content()).decode()
 
 
 # -- the state of several tables ---------------------------------------------------------------------------------------
@@ -311,12 +361,10 @@ def joined_state(
     parts: dict[int, list[StoredPositions]] = {}
     for relation_id, item in stored.items():
         for begin, text in item["undecided"].items():
-            positions, xids, versions = _decoded(text)
-            path = spill_path(spill, relation_id, int(begin), positions[0].as_py())
-            # Without a version, the number is negative.
-            moved_versions = pc.add(versions, pa.scalar(offsets[relation_id], pa.int32()))
-            versions = pc.if_else(pc.less(versions, 0), versions, moved_versions)
-            part = StoredPositions(source, relation_id, positions, xids, versions, path)
+            content = base64.b64decode(text, validate=True)
+            first_position = next(_columns_in(content))[0][0].as_py()
+            path = spill_path(spill, relation_id, int(begin), first_position)
+            part = StoredPositions(source, relation_id, content, offsets[relation_id], path)
             parts.setdefault(int(begin), []).append(part)
     plain = {
         **first,
