@@ -21,8 +21,8 @@ except ImportError as problem:
     sys.exit(f"{problem}\nthis needs the compiled package and extras: python -m pip install -e '.[bench]'")
 
 from benchmarks.peers.programs import PEERS, install
+from benchmarks.plot import BUSY, write_peers
 from benchmarks.plot import PEERS as FIGURES
-from benchmarks.plot import write_peers
 
 # The cases of pgdecode, as the chart calls them.
 OURS = {
@@ -73,7 +73,8 @@ def table(figures: dict[str, Any]) -> str:
         rate = report.scaled(bar["messages_per_second"])
         lines.append(f"| {bar['name']} | {bar['language']} | {version} | {rate} | {times} |")
     at = figures["machine"]
-    busy = "" if at["load_average"] is None else f"; load average {at['load_average']:.1f} at the start"
+    load = at["load_average"] or 0
+    busy = f"; measured beside other work (load average {load:.0f}), so only the ratios count" if load > BUSY else ""
     lines.append(
         f"\n{at['cpu']}, {at['cores']} cores, {at['date']}, `{figures['command']}`, "
         f"recording {figures['data_set']}, one thread{busy}."
@@ -101,6 +102,11 @@ def main(words: list[str] | None = None) -> None:
     if options.quick or options.data_set != parser.get_default("data_set"):
         return
     FIGURES.write_text(json.dumps(figures, indent=2) + "\n")
+    write_shown(figures)
+
+
+def write_shown(figures: dict[str, Any]) -> None:
+    """Draw the charts, and write the table into its page."""
     write_peers()
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + BEGIN + "\n" + table(figures) + "\n" + END + rest.partition(END)[2])
