@@ -6,6 +6,8 @@ from importlib import import_module
 
 import click
 
+from pgdecode import __version__
+
 # The module and the name of each command.
 COMMANDS = {
     "apply": ("lake.apply_command", "apply_command"),
@@ -40,7 +42,7 @@ class _Commands(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="pgdecode", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def pgdecode(context: click.Context) -> None:
     """Decode PostgreSQL logical replication messages (pgoutput) in Parquet files, one message per row.
