@@ -40,6 +40,8 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.sql.catalog.iceberg": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.iceberg.type": "hadoop",
         "spark.sql.catalog.iceberg.warehouse": str(folder / "iceberg"),
+        # A stream has a session of its own, whose commits this one would see only after 30 s.
+        "spark.sql.catalog.iceberg.cache-enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "delta"),
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",
