@@ -69,8 +69,9 @@ def test_null_of_sql_differs_from_null_in_a_value_and_from_texts(run: Shell) -> 
     assert [line.split("v ")[1].strip() for line in lines] == shown
 
 
-def test_types_have_the_names_that_sql_has(run: Shell) -> None:
+def test_types_have_the_names_that_sql_has(run: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Type message has the base type of a domain, and "_mood" for an array. Footers of a capture have the names."""
+    monkeypatch.setenv("COLUMNS", "200")
     oids = {16385: "_mood", 16386: "mood", 16394: "varchar"}
     slot = Slot()
     slot.begin(7)
