@@ -162,7 +162,8 @@ def _check(state: ReplicationState) -> None:
         for item in state.undecided
         for buffered in item.buffered
         if isinstance(buffered, BufferedChanges | SpilledChanges)  # others are checked when they are read
-        for number in memoryview(buffered.read(with_payloads=False).versions).cast("B").cast("i").tolist()
+        for part in buffered.parts()
+        for number in memoryview(part.read(with_payloads=False).versions).cast("B").cast("i").tolist()
     ]
     numbers += [number for item in state.undecided for number in item.relations]
     sent = [item.number for item in relations.common.values()]
@@ -183,12 +184,15 @@ def _check(state: ReplicationState) -> None:
 
 
 def _transaction_to_json(item: Transaction) -> dict[str, Any]:
-    parts = [part for buffered in item.buffered for part in buffered.parts()]
-    return {
-        **_ledger_entry(item),
-        "spilled": list(dict.fromkeys(part.path.name for part in parts if part.path is not None)),
-        "held": [_buffered_to_json(part.read()) for part in parts if part.path is None],
-    }
+    spilled: dict[str, None] = {}
+    held = []
+    for buffered in item.buffered:
+        for part in buffered.parts():
+            if part.path is None:
+                held.append(_buffered_to_json(part.read()))
+            else:
+                spilled[part.path.name] = None
+    return {**_ledger_entry(item), "spilled": list(spilled), "held": held}
 
 
 def _ledger_entry(item: Transaction) -> dict[str, Any]:
@@ -204,7 +208,7 @@ def _ledger_entry(item: Transaction) -> dict[str, Any]:
 
 
 def _buffered_of(plain: Mapping[str, Any], spill: Path | None) -> list[BufferedChanges | StoredChanges]:
-    spilled = [part for name in plain["spilled"] for part in buffered_in(path_in(spill, name))]
+    spilled = [buffered_in(path_in(spill, name)) for name in plain["spilled"]]
     return [*spilled, *map(_buffered_from_json, plain["held"])]
 
 

@@ -56,15 +56,14 @@ class _SpillFile:
         with self._lock:
             return (self._all if with_payloads else self._numbers).get_batch(number)
 
-    @property
-    def n(self) -> int:
-        """Number of batches."""
-        return int(self._all.num_record_batches)
+    def lengths(self) -> list[int]:
+        """Count the changes of each batch."""
+        return [len(self.read(number, with_payloads=False)) for number in range(self._all.num_record_batches)]
 
 
 @dataclass(frozen=True, slots=True)
-class SpilledChanges:
-    """Changes of an undecided transaction in a file: one of its batches."""
+class _SpilledPart:
+    """One of the batches of an open file."""
 
     file: _SpillFile
     number: int
@@ -78,16 +77,33 @@ class SpilledChanges:
         """The file."""
         return self.file.path
 
-    def parts(self) -> Iterator[ChangePart]:
-        """Yield the changes, as `StoredChanges.parts` does."""
-        yield self
-
     def read(self, *, with_payloads: bool = True) -> BufferedChanges:
         """Read the changes, as `ChangePart.read` does."""
         batch = self.file.read(self.number, with_payloads=with_payloads)
         payloads = batch["payload"] if with_payloads else pa.nulls(len(batch), pa.large_binary())
         numbers = (batch[name].buffers()[1] for name in _WITHOUT_PAYLOADS[1:])
         return BufferedChanges(payloads, batch["position"], *numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledChanges:
+    """Changes of an undecided transaction in a file.
+
+    The file is open only while its parts are in use: there may be more undecided transactions than a process may open
+    files.
+    """
+
+    path: Path
+    lengths: Sequence[int]  # of the batches
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    def parts(self) -> Iterator[ChangePart]:
+        """Open the file, and yield the changes. They can still be read after the file was deleted."""
+        file = _SpillFile(self.path)
+        for number, n in enumerate(self.lengths):
+            yield _SpilledPart(file, number, n)
 
 
 def path_in(directory: Path | None, name: str) -> Path:
@@ -141,7 +157,7 @@ def _write(transaction: Transaction, directory: Path, undo_log: UndoLog) -> None
     undo_log.record(_delete, path)
     written = spilled_to(path, in_memory)
     undo_log.record(_replace_from, transaction, n_in_files, in_memory)
-    _replace_from(transaction, n_in_files, written)
+    _replace_from(transaction, n_in_files, [written])
 
 
 def _delete(path: Path) -> None:
@@ -169,7 +185,7 @@ def spill_path(directory: Path, xid: int, begin_position: int, first_position: i
     return directory / f"pgdecode-{xid}-{begin_position}-{first_position}.arrow"
 
 
-def spilled_to(path: Path, parts: Iterable[ChangePart]) -> list[SpilledChanges]:
+def spilled_to(path: Path, parts: Iterable[ChangePart]) -> SpilledChanges:
     """Write changes to a new file.
 
     Raises
@@ -181,9 +197,7 @@ def spilled_to(path: Path, parts: Iterable[ChangePart]) -> list[SpilledChanges]:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A file with this name may still be open: replace it, and do not write into it.
         path.unlink(missing_ok=True)
-        lengths = _write_file(path, parts)
-        file = _SpillFile(path)
-    return [SpilledChanges(file, number, n) for number, n in enumerate(lengths)]
+        return SpilledChanges(path, _write_file(path, parts))
 
 
 def _write_file(path: Path, parts: Iterable[ChangePart]) -> list[int]:
@@ -205,13 +219,12 @@ def _write_file(path: Path, parts: Iterable[ChangePart]) -> list[int]:
     return lengths
 
 
-def buffered_in(path: Path) -> list[SpilledChanges]:
-    """Open a file of changes.
+def buffered_in(path: Path) -> SpilledChanges:
+    """Find the changes in a file.
 
     Raises
     ------
     FileNotFoundError
         If the file is missing. The decoder whose state names it may have continued and deleted it.
     """
-    file = _SpillFile(path)
-    return [SpilledChanges(file, number, len(file.read(number, with_payloads=False))) for number in range(file.n)]
+    return SpilledChanges(path, _SpillFile(path).lengths())

@@ -57,14 +57,14 @@ class StoredRange:
             If the file is not the one that was written, or its content does not fit the transaction.
         """
         if self.path is not None and self.path in self.reader.copies and self.path.exists():
-            return iter(buffered_in(self.path))
+            return buffered_in(self.path).parts()
         found = map(self._checked, self.reader.read(self.place))
         if self.path is None:
             return found
         copied = spilled_to(self.path, found)
         # Another decoder, for a second pass, may read the transaction again.
         self.reader.copies.add(self.path)
-        return iter(copied)
+        return copied.parts()
 
     def _checked(self, batch: pa.RecordBatch) -> BufferedChanges:
         begins, positions, xids, relation_ids, versions, payloads = batch.columns

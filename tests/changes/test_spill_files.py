@@ -16,7 +16,18 @@ import pgdecode
 from pgdecode import ChangeDecoder
 from pgdecode.storage.errors import DiskFull
 from support.change_rows import through_json
-from support.generators.slots import STOP, begin, begin_prepare, commit, insert, prepare, relation, start, stream_commit
+from support.generators.slots import (
+    STOP,
+    begin,
+    begin_prepare,
+    commit,
+    commit_prepared,
+    insert,
+    prepare,
+    relation,
+    start,
+    stream_commit,
+)
 from support.tiers import full
 
 ROW = insert("1", "2")
@@ -84,6 +95,26 @@ def test_payloads_beyond_the_limit_are_in_a_file(tmp_path: Path) -> None:
     assert len(decoder.decode([commit(200)])) == 13
     decoder.decode([])
     assert n_rows_in(tmp_path) == []
+
+
+def test_undecided_transactions_in_files_are_not_open_files(tmp_path: Path) -> None:
+    """There may be more of them than files that a process may open, also after a restart."""
+
+    def n_open() -> int:
+        return len([*Path("/dev/fd").iterdir()])
+
+    decoder = ChangeDecoder(spill=tmp_path, max_held_bytes=0)
+    before = n_open()
+    decoder.decode([begin(7), relation("a b"), commit(107)])
+    for xid in range(10, 60):
+        decoder.decode([begin_prepare(xid, f"g{xid}"), ROW, prepare(xid, f"g{xid}")])
+    assert len(n_rows_in(tmp_path)) == 50
+    assert n_open() - before < 10
+    restored = through_json(decoder, spill=tmp_path, max_held_bytes=0)
+    assert n_open() - before < 10
+    ends = [commit_prepared(xid, f"g{xid}", 200 + 10 * xid) for xid in range(10, 60)]
+    assert len(restored.decode(ends)) == 50
+    assert n_open() - before < 10
 
 
 def test_ended_transactions_no_longer_count(tmp_path: Path) -> None:

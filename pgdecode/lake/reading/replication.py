@@ -122,7 +122,8 @@ class StoredPositions:
         """Read the changes in order."""
         if self.path is None:
             return self._read()
-        return iter(buffered_in(self.path) if self.path.exists() else spilled_to(self.path, self._read()))
+        stored = buffered_in(self.path) if self.path.exists() else spilled_to(self.path, self._read())
+        return stored.parts()
 
     def _read(self) -> Iterator[BufferedChanges]:
         for every, xids, versions in self.columns():
