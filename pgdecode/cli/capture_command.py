@@ -116,7 +116,7 @@ def _bytes(context: click.Context, option: click.Parameter, value: str) -> int:
 @click.argument("dsn")
 @click.argument("out", type=parameters.path, metavar="OUT")
 @click.argument("tables", nargs=-1, metavar="")
-@click.option("--slot", metavar="NAME", help="The replication slot to read. Default: that of OUT.")
+@click.option("--slot", metavar="NAME", help="The slot to read. Default: that of OUT, but for --drop-slot.")
 @click.option(
     "--publication",
     multiple=True,
@@ -251,7 +251,9 @@ def capture(
             raise click.UsageError(f"Got unexpected extra argument ({tables[0]}); tables need --copy")
         if given["connections"] > 1 and not as_copy:
             raise click.UsageError("--connections needs --copy")
-        origin = read_log(out).origin or {}
+        # Another server may have a slot of the same name: one is only dropped by name.
+        is_complete = drop or (slot and given["publication"])
+        origin = ({} if is_complete else read_log(out).origin) or {}
         slot = slot or origin.get("slot")
         if slot is None:
             raise click.UsageError("Missing option '--slot'.")

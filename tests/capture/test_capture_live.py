@@ -509,6 +509,8 @@ def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path:
     assert re.search(r"^recorded up to +[0-9A-F]+/[0-9A-F]+ *$", shown, re.MULTILINE)
     assert re.search(r"^files +1 \([\d.]+ kB\), 4 messages *$", shown, re.MULTILINE)
     assert re.search(r"^slot active +no *$", shown, re.MULTILINE)
+    refused = command(database.dsn, out, "--drop-slot")
+    assert (refused.returncode, "Missing option '--slot'" in refused.stderr) == (2, True)
     dropped = command(database.dsn, out, "--slot", database.slot, "--drop-slot")
     assert dropped.returncode == 0, dropped.stderr
     assert database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.slot}'") == []
