@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,7 @@ from pgdecode.lake.reading.schema_steps import SchemaStep, UnknownValues
 from pgdecode.lake.target import ColumnSource
 from pgdecode.net.history import TableHistory
 from pgdecode.relations.column_history import Renames
-from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.relations.schema_metadata import Described
 from pgdecode.rows.own_names import with_free_names
 from spark_udfs.lake.lake_table import LakeTable, ddl_of, quoted, stored_columns
@@ -115,7 +115,7 @@ def difference(table: LakeTable, net: T.StructType, described: Described) -> Dif
                 f"{newest.relation_id}, before {table.version.relation_id}): drop the table, and merge the changes of "
                 "the new one"
             )
-        step, names, dropped = _step(table, newest, net, described.renames)
+        step, names, dropped = _step(table, _versions_after(table.version, versions), net, described.renames)
     absent = sorted({*names.values()} - {*net.names})
     if absent:
         raise RunError(f"table {table.name} has the column {absent[0]!r}, the net changes do not: take all columns")
@@ -130,14 +130,27 @@ def difference(table: LakeTable, net: T.StructType, described: Described) -> Dif
     return Difference(names, dropped, added, retyped, tuple(altered), newest, step)
 
 
+def _versions_after(version: RelationVersion, every: Sequence[RelationVersion]) -> list[RelationVersion]:
+    """Return the versions to step through from that of a table to the last one, which is always among them."""
+    *others, newest = every
+    if version.facts is not None and newest.facts is not None:
+        # The numbers of the columns tell which are the same.
+        return [newest]
+    positions = [item.position for item in others]
+    if version.position in positions:
+        return [*others[positions.index(version.position) + 1 :], newest]
+    return [*(item for item in others if used_from(item) > used_from(version)), newest]
+
+
 def _step(
-    table: LakeTable, newest: RelationVersion, net: T.StructType, renames: Renames
+    table: LakeTable, later_versions: Sequence[RelationVersion], net: T.StructType, renames: Renames
 ) -> tuple[SchemaStep, dict[str, str], tuple[str, ...]]:
-    """Return the step from the version of a table to a later one, and the names of kept and of dropped columns."""
+    """Return the step from the version of a table to the last one, and the names of kept and of dropped columns."""
     assert table.version is not None
+    *between, newest = later_versions
     types = {item.name: item.type for item in arrow_schema(table.columns)}
     later = pa.schema([pa.field(item.name, pa.null()) for item in newest.columns])
-    sources = SchemaStep(table.version, newest, pa.schema([]), later, renames).sources
+    sources = SchemaStep(table.version, newest, pa.schema([]), later, renames, between).sources
     kept = {old: new for new, old in sources.items() if old is not None}
     # A call that was killed may have renamed the column already.
     now = {old: old if old in types else new for old, new in kept.items()}
@@ -146,7 +159,7 @@ def _step(
     dropped = tuple(name for name in types if name in former - {*kept} and name not in names)
     old_schema = pa.schema([pa.field(old, types[name]) for old, name in now.items() if name in types])
     new_schema = pa.schema([item for item in arrow_schema(net) if item.name in later.names])
-    return SchemaStep(table.version, newest, old_schema, new_schema, renames), names, dropped
+    return SchemaStep(table.version, newest, old_schema, new_schema, renames, between), names, dropped
 
 
 def rewritten_columns(described: Described) -> dict[str, int]:

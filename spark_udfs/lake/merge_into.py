@@ -144,6 +144,10 @@ class _Merge:
             table = self._made()
         applied = table.applied()
         if batch["last"] is None:
+            is_new = position is not None and Applied(position, change=change).place > applied.place
+            if is_new and not self._is_before(table):
+                # The next changes may have columns of a later version, in which another column has the same name.
+                self._with_columns(table, schema_changes, is_truncated=False)
             return MergeResult(0, 0, False, applied.position, False)
         last = max(batch["last"], batch["last"] if position is None else position)
         state = Applied(last, applied.app_id, change)
@@ -159,21 +163,33 @@ class _Merge:
                 "before it: make net changes of the changes with a greater _commit_position"
             )
         self._check_rewritten()
-        found = difference(table, self.columns, self.described)
-        if schema_changes == "fail" and found.texts:
-            raise RunError(f"table {self.name}: {found.texts[0]}, and schema_changes is 'fail'")
-        names: Mapping[str, str] = found.names
-        if schema_changes == "evolve":
-            if found.texts or not _is_version_of(table, found):
-                is_empty = result.is_truncated or table.frame().isEmpty()
-                table = evolve(table, self.columns, found, is_empty=is_empty)
-            names = {name: name for name in self.columns.names}
+        table, names = self._with_columns(table, schema_changes, is_truncated=result.is_truncated)
         self._check_key(names)
         if self._is_keyless() and batch["before"]:
             self._write_again(table, names, result, state)
         else:
             self._merge(table, names, result, state, has_unknown=batch["unknown"] > 0)
         return result
+
+    def _is_before(self, table: LakeTable) -> bool:
+        """Whether a call for later changes, which ended before they were written, has changed the columns already."""
+        return table.version is not None and all(
+            item.position < table.version.position for item in self.described.versions
+        )
+
+    def _with_columns(
+        self, table: LakeTable, schema_changes: SchemaChanges, *, is_truncated: bool
+    ) -> tuple[LakeTable, Mapping[str, str]]:
+        """Give the table the columns of the net changes, and return it with their names by those of the table."""
+        found = difference(table, self.columns, self.described)
+        if schema_changes == "fail" and found.texts:
+            raise RunError(f"table {self.name}: {found.texts[0]}, and schema_changes is 'fail'")
+        if schema_changes != "evolve":
+            return table, found.names
+        if found.texts or not _is_version_of(table, found):
+            is_empty = is_truncated or table.frame().isEmpty()
+            table = evolve(table, self.columns, found, is_empty=is_empty)
+        return table, {name: name for name in self.columns.names}
 
     def _summary(self) -> dict[str, Any]:
         action = F.col("_action")

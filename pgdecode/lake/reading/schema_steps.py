@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pyarrow as pa
 
 from pgdecode.lake.target import ColumnSource
 from pgdecode.net.history import TableHistory
 from pgdecode.net.touched_rows import converted
+from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames
 from pgdecode.relations.column_names import common_type
-from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.rows.old_values import decoded_value
-from pgdecode.types.type_changes import TypeChange
+from pgdecode.rows.own_names import with_free_names
+from pgdecode.types.type_changes import ColumnType, TypeChange, compare_alike
 
 
 class UnknownValues(ValueError):
@@ -31,6 +34,9 @@ class SchemaStep:
         The columns of the two versions.
     renames : Renames, optional
         What the caller states.
+    between : sequence of RelationVersion
+        Those between the two, if columns are matched from one version to the next. A column may have been dropped, and
+        another one with its name added.
     """
 
     def __init__(
@@ -40,19 +46,33 @@ class SchemaStep:
         old: pa.Schema,
         new: pa.Schema,
         renames: Renames | None = None,
+        between: Sequence[RelationVersion] = (),
     ) -> None:
         self.before, self.after, self.old, self.new = before, after, old, new
-        history = TableHistory([before, after], renames or NO_RENAMES)
-        if history.versions[0].columns != before.columns:
+        self._renames = renames or NO_RENAMES
+        self._history = self._history_of(before, after)
+        # For each column, that of the version before, and the types that it has had.
+        first = with_free_names(before)
+        sources: dict[str, str | None] = {item.name: item.name for item in first.columns}
+        types: dict[str, tuple[ColumnType, ...]] = {name: (kind,) for name, kind in column_types(first).items()}
+        for pair in pairwise((before, *between, after)):
+            history = self._history_of(*pair) if between else self._history
+            added, kinds = history.added(1), column_types(history.versions[1])
+            by_last = {last: name for name, last in history.names[0].items()}
+            former = {name: None if name in added else by_last[name] for name in kinds}
+            sources = {name: None if old is None else sources[old] for name, old in former.items()}
+            types = {name: (*(() if old is None else types[old]), kinds[name]) for name, old in former.items()}
+        self.sources = {name: sources[name] for name in new.names}
+        self._types = {name: types[name] for name in new.names}
+
+    def _history_of(self, before: RelationVersion, after: RelationVersion) -> TableHistory:
+        history = TableHistory([before, after], self._renames)
+        if history.versions[0].columns != before.columns or after.visible_from is None:
             # A stream may commit after later versions were sent.
-            first = replace(before, position=min(before.position, after.position - 1), visible_from=None)
-            history = TableHistory([first, replace(after, visible_from=None)], renames or NO_RENAMES)
-        self._history = history
-        added = history.added(1)
-        self.sources: dict[str, str | None] = {}
-        by_last = {last: name for name, last in history.names[0].items()}
-        for name in new.names:
-            self.sources[name] = None if name in added else by_last[name]
+            since = min(before.position, after.position - 1)
+            first = replace(before, position=since, visible_from=since)
+            history = TableHistory([first, replace(after, visible_from=used_from(after))], self._renames)
+        return history
 
     @property
     def is_any(self) -> bool:
@@ -62,7 +82,8 @@ class SchemaStep:
     @property
     def type_changes(self) -> dict[str, TypeChange]:
         """The columns of the new version whose type is another one."""
-        return self._history.type_changes(0, 1)
+        every = {name: (types[0], types[-1]) for name, types in self._types.items() if self.sources[name] is not None}
+        return {name: TypeChange(*pair) for name, pair in every.items() if pair[0] != pair[1]}
 
     def columns(self, *, is_empty: bool) -> dict[str, ColumnSource]:
         """Return the source of each column of the new version.
@@ -88,6 +109,9 @@ class SchemaStep:
                 found[name] = ColumnSource(None, self._missing(name, missing, kind))
             else:
                 change = changes.get(name)
+                kinds = self._types[name]
+                if sum(one != other for one, other in pairwise(kinds)) > 1 and not compare_alike(kinds):
+                    raise _unknown_type(name)
                 found[name] = ColumnSource(
                     source, convert=None if change is None else self._convert(name, source, change)
                 )
@@ -104,9 +128,7 @@ class SchemaStep:
         self, name: str, source: str, change: TypeChange
     ) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
         """Return the function that makes the new values of a column whose type is another."""
-        unknown = UnknownValues(
-            f"the type of column {name!r} was changed, and the new values of older rows are not known"
-        )
+        unknown = _unknown_type(name)
         old, new = self.before.facts, self.after.facts
         is_certain = old is not None and new is not None and new.has_storage_of(old)
         # A type that keeps all values needs no rewrite, so USING may have computed other values.
@@ -145,6 +167,10 @@ class SchemaStep:
             if self.old.field(old).type != self.new.field(new).type
         ]
         return ", ".join(parts) or "the key or the order of the columns was changed"
+
+
+def _unknown_type(name: str) -> UnknownValues:
+    return UnknownValues(f"the type of column {name!r} was changed, and the new values of older rows are not known")
 
 
 def _has_text_form(kind: pa.DataType) -> bool:
