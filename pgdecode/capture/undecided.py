@@ -52,8 +52,9 @@ class SessionState:
         GIDs of prepared transactions without an outcome, also those of earlier sessions.
     described_types : set of int
         The types of columns of the relations that the file has described so far, as `type_oids`.
-    described : dict of Relation to int
-        These relations, without the xid of a stream, and the position of the first message that describes each.
+    described : dict of Relation to (int, int)
+        These relations, without the xid of a stream, and the positions of the first and the last message that describe
+        each.
     """
 
     def __init__(self, prepared: set[str] | None = None) -> None:
@@ -73,7 +74,7 @@ class SessionState:
         # What the first bytes of messages name as relations, among them OIDs of others.
         self._named: set[bytes] = set()
         self.described_types: set[int] = set()
-        self.described: dict[Relation, int] = {}
+        self.described: dict[Relation, tuple[int, int]] = {}
 
     def add(self, messages: Messages, start: int, stop: int) -> None:
         """Process messages of a chunk, from one boundary to another.
@@ -123,7 +124,9 @@ class SessionState:
         relations = self._relations
         if isinstance(message, Relation):
             relations.add(message, position, self._stream)
-            self.described.setdefault(replace(message, xid=None), position)
+            relation = replace(message, xid=None)
+            first, _ = self.described.get(relation, (position, position))
+            self.described[relation] = first, position
             self.described_types.update(_own_types(message))
         elif isinstance(message, Type):
             relations.add_type(message, position, self._stream)

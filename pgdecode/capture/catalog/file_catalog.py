@@ -38,6 +38,8 @@ class FileCatalog:
         # What this run has read.
         self._types: dict[int, UserType] = {}
         self._facts: dict[Relation, RelationFacts] = {}
+        # The position of the last message that described each of these relations then.
+        self._positions: dict[Relation, int] = {}
         self._asked: set[int | Relation] = set()
         self.begin_file()
 
@@ -75,18 +77,26 @@ class FileCatalog:
 
     def _state(self, relation: Relation, facts: RelationFacts, state: SessionState) -> None:
         """Record facts of a relation that the file describes, or of the present state of one."""
+        if relation in state.described:
+            first, last = state.described[relation]
+        else:
+            oid = relation.relation_id
+            first = last = max(at for item, (_, at) in state.described.items() if item.relation_id == oid)
         former = self._facts.get(relation)
+        is_altered = former is not None and (
+            facts.is_other(former) or (facts.has_same_list and facts.n_attributes != former.n_attributes)
+        )
+        if is_altered and self._positions[relation] == last:
+            return  # The server describes the table again before the next row.
         if former is not None and not facts.is_other(former):
             # Where the table has been rewritten since, rows that are older than a column have its value all the same.
             values = zip(facts.missing, former.missing, strict=True)
             facts = replace(facts, missing=tuple(old if new is None else new for new, old in values))
-        self._facts[relation] = facts
+        self._facts[relation], self._positions[relation] = facts, last
         stated = self._stated.setdefault(relation, [])
-        position = state.described.get(relation)
-        if position is None:
-            oid = relation.relation_id
-            position = max(at for item, at in state.described.items() if item.relation_id == oid)
-        if stated and not facts.is_other(stated[-1].facts):
+        # Where the table was altered, or nothing was known before, only the last message is certain to describe it.
+        position = last if former is None or is_altered else first
+        if stated and not is_altered:
             position = stated.pop().position
         stated.append(StatedFacts(relation, position, facts))
 

@@ -1,0 +1,141 @@
+"""Facts of a table that messages describe alike before and after it was altered, as files state them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgdecode import RelationCatalog, snapshot
+from pgdecode.capture.catalog.file_catalog import CatalogContents, FileCatalog
+from pgdecode.capture.frames import Messages
+from pgdecode.capture.undecided import SessionState
+from pgdecode.files.file_metadata import CATALOG_KEY
+from pgdecode.lake import StaleTables, apply
+from pgdecode.protocol.messages import Relation
+from pgdecode.relations.relation_facts import RelationFacts
+from support.generators.slot import Slot
+
+TABLE = 16385
+
+
+class Table(NamedTuple):
+    """The table in the server's catalog: its columns by their numbers, all numbers so far, and its file."""
+
+    columns: dict[int, str]
+    n_attributes: int
+    file: int = TABLE
+
+    def read(self, oids: set[int], relations: set[Relation]) -> CatalogContents:
+        names = [*self.columns.values()]
+        storage, none = ((TABLE, self.file),), (None,) * len(names)
+        facts = RelationFacts((*self.columns,), none, (1,), storage, self.n_attributes, has_same_list=True)
+        return CatalogContents((), {item: facts for item in relations if [c.name for c in item.columns] == names})
+
+
+OLD = Table({1: "id", 2: "a"}, 2)
+ADDED = Table({1: "id", 2: "a", 3: "b"}, 3)
+DROPPED = OLD._replace(n_attributes=3)
+AGAIN = Table({1: "id", 3: "a"}, 3)
+LAST = Table({1: "id", 4: "a"}, 4)
+UNKNOWN = (None, ["a"])
+
+# Each chunk: the columns of each of its rows, which a description precedes, and the table when they have arrived.
+Chunk = tuple[tuple[str, ...], Table]
+
+
+class Captured(NamedTuple):
+    payloads: pa.Table
+    catalog: RelationCatalog
+
+
+def captured(*runs: list[list[Chunk]]) -> Captured:
+    """Record the files of runs, and what their footers state. A chunk without rows is the end of its file."""
+    slot, facts = Slot(), []
+    tables: list[Table] = []
+    for files in runs:
+        state, catalog = SessionState(), FileCatalog(lambda oids, relations: tables[-1].read(oids, relations))
+        for chunks in files:
+            state.begin_file()
+            catalog.begin_file()
+            for rows, table in chunks:
+                tables.append(table)
+                first = len(slot.payloads)
+                for names in rows:
+                    number = len(slot.payloads) // 4 + 1
+                    slot.begin(700 + number)
+                    slot.relation(TABLE, names.split(), name="t", keys=["id"])
+                    slot.insert(TABLE, str(number), *(f"{name}{number}" for name in names.split()[1:]))
+                    slot.commit()
+                data = slot.payloads[first:]
+                batch = pa.record_batch({"seq": pa.array(range(first, len(slot.payloads))), "data": pa.array(data)})
+                if data:
+                    state.add(Messages(batch, b"".join(item[:1] for item in data)), 0, len(data))
+                    catalog.update(state)
+            facts += RelationCatalog.from_json(catalog.keys(state)[CATALOG_KEY]).facts
+    payloads = pa.table({"seq": pa.array(range(len(slot.payloads))), "data": pa.array(slot.payloads, pa.binary())})
+    return Captured(payloads, RelationCatalog((), facts))
+
+
+def apply_all(given: Captured, folder: Path) -> list[dict[str, str]]:
+    pq.write_table(given.payloads, folder / "raw.parquet")
+    apply(folder / "raw.parquet", f"parquet:{folder / 'lake'}", catalog=given.catalog)
+    paths = sorted((folder / "lake" / "public.t").rglob("*.parquet"))
+    rows: list[dict[str, str]] = pa.concat_tables([pq.read_table(path) for path in paths]).to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        pytest.param(
+            [[[(("id a",), OLD), (("id a b",), ADDED), (("id a",), LAST)]]],
+            [(None, []), (None, []), ("a3", [])],
+            id="after another version",
+        ),
+        pytest.param([[[(("id a",), OLD), (("id a",), AGAIN)]]], [UNKNOWN, ("a2", [])], id="in one file"),
+        pytest.param(
+            [[[(("id a",), OLD)], [(("id a",), OLD), (("id a",), AGAIN)]]],
+            [UNKNOWN, UNKNOWN, ("a3", [])],
+            id="in a later file",
+        ),
+        pytest.param(
+            [[[(("id a",), OLD), ((), AGAIN)], [(("id a", "id a"), AGAIN)]]],
+            [UNKNOWN, UNKNOWN, ("a3", [])],
+            id="in the catalog before in the messages",
+        ),
+        pytest.param(
+            [[[(("id a",), OLD)]], [[(("id a", "id a"), AGAIN)]]],
+            [UNKNOWN, UNKNOWN, ("a3", [])],
+            id="in a later run",
+        ),
+    ],
+)
+def test_rows_have_no_value_of_a_column_that_was_dropped_and_added_again(
+    runs: list[list[list[Chunk]]], expected: list[tuple[str | None, list[str]]], tmp_path: Path
+) -> None:
+    given = captured(*runs)
+    rows = snapshot(given.payloads["data"], "public.t", given.payloads["seq"], catalog=given.catalog).to_pylist()
+    assert [(row["a"], row["_unknown"]) for row in rows] == expected
+    if UNKNOWN in expected:
+        with pytest.raises(StaleTables, match="'a' was added, and its values in older rows are not known"):
+            apply_all(given, tmp_path)
+    else:
+        assert [row["a"] for row in apply_all(given, tmp_path)] == [value for value, _ in expected]
+
+
+def test_a_column_that_is_added_and_dropped_within_a_file_is_null_unless_the_table_was_rewritten(
+    tmp_path: Path,
+) -> None:
+    for file, again in ((TABLE, DROPPED), (7, DROPPED._replace(file=7))):
+        folder = tmp_path / str(file)
+        folder.mkdir()
+        given = captured([[(("id a",), OLD), (("id a b",), ADDED._replace(file=file)), (("id a",), again)]])
+        if file == TABLE:
+            assert [row["a"] for row in apply_all(given, folder)] == ["a1", "a2", "a3"]
+        else:
+            with pytest.raises(StaleTables, match="'b' was added, and its values in older rows are not known"):
+                apply_all(given, folder)
