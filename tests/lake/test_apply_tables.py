@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -294,6 +296,124 @@ def test_files_that_come_between_those_that_were_applied_are_an_error(has_positi
             apply(raw, lake.target)
         write(0)
     assert apply(raw, lake.target).tables[TABLE].rows == 3
+
+
+def transactions(xids: range) -> list[list[bytes]]:
+    """Make transactions of one row each; the first has the columns too."""
+    slot, found, start = begun("id* v"), list[list[bytes]](), 0
+    for xid in xids:
+        if start:
+            slot.begin(xid)
+        slot.insert(T, f"{xid}", "x")
+        slot.commit()
+        found.append(slot.payloads[start:])
+        start = len(slot.payloads)
+    return found
+
+
+def counted(path: Path, payloads: list[bytes]) -> Path:
+    """Write payloads without positions: as Parquet, or as JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"data": pa.array(payloads, pa.binary())}), path)
+    else:
+        path.write_text("".join(json.dumps({"data": payload.hex()}) + "\n" for payload in payloads))
+    return path
+
+
+def test_counted_files_are_known_by_their_paths_in_the_source(tmp_path: Path) -> None:
+    lake, raw = memory(), tmp_path / "raw"
+    first, second, third, late = transactions(range(700, 704))
+    for day, payloads in enumerate((first, second, third), 2):
+        counted(raw / f"2026-01-{day:02d}" / "part-0.parquet", payloads)
+        for _ in range(2):
+            apply(raw, lake.target)
+    assert [row[0] for row in lake.rows()] == ["700", "701", "702"]
+    counted(raw / "2026-01-01" / "part-0.parquet", late)
+    with pytest.raises(RunError, match=r"before the end of 2026-01-04/part-0\.parquet, .* were added or removed: keep"):
+        apply(raw, lake.target)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_file_without_positions_may_be_renamed_and_grow(suffix: str, tmp_path: Path) -> None:
+    lake = memory()
+    first, second = transactions(range(700, 702))
+    log = counted(tmp_path / f"log.{suffix}", first)
+    apply(log, lake.target)
+    archive = log.rename(tmp_path / f"archive.{suffix}")
+    apply(archive, lake.target)
+    counted(archive, first + second)
+    assert apply(archive, lake.target).tables[TABLE].rows == 2
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+@pytest.mark.parametrize("n_new", [1, 3, 5])
+def test_a_file_without_positions_that_was_replaced_is_an_error(n_new: int, suffix: str, tmp_path: Path) -> None:
+    lake = memory()
+    first, second, *others = transactions(range(700, 708))
+    log = counted(tmp_path / f"log.{suffix}", first)
+    apply(log, lake.target)
+    counted(log, first + second)
+    apply(log, lake.target)
+    n_applied, new = len(first + second), [*chain(*others[:n_new])]
+    counted(log, new)
+    error = "is not the one that was applied" if len(new) >= n_applied else f"has {len(new)} payloads, but all up to"
+    for _ in range(2):
+        with pytest.raises(RunError, match=error):
+            apply(log, lake.target)
+    assert len(lake.rows()) == 2
+    counted(log, first + second + new)
+    assert apply(log, lake.target).tables[TABLE].rows == 2 + n_new
+
+
+def test_the_payload_at_the_last_position_is_known_after_a_call_with_until(tmp_path: Path) -> None:
+    lake = memory()
+    payloads = transactions(range(700, 704))
+    log = counted(tmp_path / "log.jsonl", [*chain(*payloads)])
+    lsn = int.from_bytes(payloads[1][0][1:9], "big")  # of the Begin message
+    assert apply(log, lake.target, until=lsn).tables[TABLE].rows == 2
+    assert apply(log, lake.target).tables[TABLE].rows == 4
+
+
+def test_counted_files_that_were_cut_are_an_error(tmp_path: Path) -> None:
+    lake, raw = memory(), tmp_path / "raw"
+    first, second, third = transactions(range(700, 703))
+    counted(raw / "0.parquet", first)
+    part = counted(raw / "1.parquet", second)
+    apply(raw, lake.target)
+    counted(part, second[:-1])
+    with pytest.raises(RunError, match="payloads, but all up to position"):
+        apply(raw, lake.target)
+    counted(raw / "2.parquet", third)
+    with pytest.raises(RunError, match=r"before the end of 1\.parquet"):
+        apply(raw, lake.target)
+    counted(part, second)
+    assert apply(raw, lake.target).tables[TABLE].rows == 3
+
+
+def test_a_late_file_is_an_error_after_applied_files_were_deleted(tmp_path: Path) -> None:
+    lake, raw = memory(), tmp_path / "raw"
+    raw.mkdir()
+
+    def write(name: str, first: int, payloads: list[bytes]) -> Path:
+        table = {"seq": pa.array(range(first, first + len(payloads)), pa.int64()), "data": pa.array(payloads)}
+        pq.write_table(pa.table(table), raw / name)
+        return raw / name
+
+    first, second, third, fourth, late = transactions(range(700, 705))
+    applied = [write("a.parquet", 0, first), write("b.parquet", 10, second)]
+    write("c.parquet", 30, third)
+    apply(raw, lake.target)
+    for path in applied:
+        path.unlink()
+    apply(raw, lake.target)
+    write("d.parquet", 40, fourth)
+    assert apply(raw, lake.target).tables[TABLE].rows == 4
+    path = write("late.parquet", 20, late)
+    with pytest.raises(RunError, match="3 payloads came too late: they are at or before position 42"):
+        apply(raw, lake.target)
+    path.unlink()
+    assert apply(raw, lake.target).tables[TABLE].rows == 4
 
 
 def test_a_parquet_target_without_its_state_is_refused_by_name(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.datasets.errors import RunError
 from pgdecode.files.ordered_files import OrderedFiles, Positions, is_captured, open_ordered
-from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile
+from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile, fingerprint_of
 from pgdecode.files.payload_files import find_files
 from pgdecode.protocol.options import Unwrap
-from pgdecode.storage.object_path import FilePath
+from pgdecode.storage.object_path import FilePath, relative_name
 
 # `pgdecode capture` names a file by its first position.
 _CAPTURED = re.compile(r"[0-9]{20}\.parquet")
+_GO_ON = "keep what was applied and append to it, or apply the new payloads to another target"
 
 
 @dataclass
@@ -44,7 +45,7 @@ class PayloadSource:
     _firsts: list[int] | None = field(default=None, init=False)  # of captured files, by their names
     _opened: dict[FilePath, OrderedFiles] = field(default_factory=dict, init=False)
     _all: OrderedFiles | None = field(default=None, init=False)
-    _n_applied: int = field(default=0, init=False)  # payloads that were ever applied, up to the position of `after`
+    _n_applied: int = field(default=0, init=False)  # payloads of the files up to the position of `after`
 
     def find(self) -> None:
         """List the files.
@@ -77,7 +78,7 @@ class PayloadSource:
         PathError, FileFault
             As `open_ordered`.
         RunError
-            If files are missing, or have come between those that were read.
+            If files are missing or were replaced, or have come between those that were read.
         """
         if self._firsts is not None:
             chosen = self._paths[max(bisect_right(self._firsts, last + 1) - 1, 0) :]
@@ -88,9 +89,10 @@ class PayloadSource:
         files = [_after(file, opened.position, last, base) for file, base in zip(opened.files, bases, strict=True)]
         self._check_captured(opened)
         n_before = opened.n_rows - sum(file.n_rows for file in files)
-        self._n_applied = n_before if seen is None else seen.get("rows", 0)
         if seen is not None:
             self._check_seen(seen, last, n_before)
+        # Payloads of files that were deleted do not count any more: as many others could come too late.
+        self._n_applied = n_before
         return replace(
             opened,
             files=tuple(file for file in files if file.n_rows),
@@ -98,7 +100,7 @@ class PayloadSource:
             last_session=last_session,
         )
 
-    def seen(self, position: int, n_rows: int) -> dict[str, Any] | None:
+    def seen(self, position: int, n_rows: int, fingerprint: str | None) -> dict[str, Any] | None:
         """Describe the files up to a position, so that a later call can tell whether others have come.
 
         Parameters
@@ -106,14 +108,22 @@ class PayloadSource:
         position : int
         n_rows : int
             Number of the payloads that were read since `after`, up to this position.
+        fingerprint : str or None
+            Of the payload at this position.
         """
         if self._firsts is not None:
             return None  # names tell the positions
         if self._every().position is not None:
             return {"rows": self._n_applied + n_rows}
-        bases = self._bases(self._every())
+        file, start = self._file_at(position)
+        return {"file": relative_name(file.path, self.path), "start": start, "fingerprint": fingerprint}
+
+    def _file_at(self, position: int) -> tuple[PayloadFile, int]:
+        """Return the file with a counted position, or else the last one, and the position of its first row."""
+        opened = self._every()
+        bases = self._bases(opened)
         at = bisect_right(bases, position) - 1
-        return {"file": self._every().files[at].path.name, "start": bases[at]}
+        return opened.files[at], bases[at]
 
     def _check_seen(self, seen: Mapping[str, Any], last: int, n_before: int) -> None:
         if "rows" in seen and n_before > seen["rows"]:
@@ -122,14 +132,31 @@ class PayloadSource:
                 f"{last}, up to which payloads are applied; apply all of them to another target"
             )
         if "file" in seen and self._firsts is None and self._every().position is None:
-            starts = {
-                file.path.name: base for file, base in zip(self._every().files, self._bases(self._every()), strict=True)
-            }
-            if starts.get(seen["file"]) != seen["start"]:
-                raise RunError(
-                    f"{self.path}: positions are counted, and files before the end of {seen['file']}, up to which "
-                    "payloads are applied, were added or removed: keep the files, and give new ones names behind them"
-                )
+            self._check_counted(seen, last)
+
+    def _check_counted(self, seen: Mapping[str, Any], last: int) -> None:
+        """Check that counted positions are those of the same payloads as before."""
+        file, start = self._file_at(last)
+        # A source that is one file may be renamed.
+        name = seen["file"] if file.path == self.path else relative_name(file.path, self.path)
+        if (name, start) != (seen["file"], seen["start"]):
+            raise RunError(
+                f"{self.path}: positions are counted, and files before the end of {seen['file']}, up to which "
+                "payloads are applied, were added or removed: keep the files, and give new ones names behind them"
+            )
+        n_rows = self._every().n_rows
+        if last >= n_rows:
+            raise RunError(
+                f"{self.path}: positions are counted, and it has {n_rows:,} payloads, but all up to position {last} "
+                f"are applied: {file.path.name} was cut or replaced; {_GO_ON}"
+            )
+        _, payloads = next(self.at(pa.array([last], pa.int64())))
+        if seen.get("fingerprint") not in (None, fingerprint_of(payloads[0])):
+            raise RunError(
+                f"{file.path}: row {last - start}: positions are counted, and the payload at position {last}, up to "
+                f"which payloads are applied, is not the one that was applied: the file was changed or "
+                f"replaced; {_GO_ON}"
+            )
 
     def _check_captured(self, opened: OrderedFiles) -> None:
         """Check that no captured file is missing between others."""

@@ -15,6 +15,7 @@ from pgdecode.datasets.input_selection import IDENTITY
 from pgdecode.files.change_reader import as_file_fault
 from pgdecode.files.file_metadata import accepted_gaps, catalog_of, encoding_of, notes_of, source_of, user_types_of
 from pgdecode.files.ordered_files import OrderedBatch
+from pgdecode.files.payload_file import fingerprint_of
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.reading.payload_source import PayloadSource, first_position
 from pgdecode.lake.reading.replication import StateWriter, joined_state
@@ -131,6 +132,7 @@ class Reading:
         replication = {} if first is None else _of(first)
         self._files = options.source.after(self._position, replication.get("session"), replication.get("seen"))
         self._n_rows = 0  # that were read
+        self._fingerprint: str | None = None  # of the last payload, if positions are counted
         self.n_rows = self._files.n_rows
         self._source = self._checked_source(first)
         stored = {version_of(item).relation_id: _of(item) for item in applied.values()}
@@ -329,6 +331,8 @@ class Reading:
                 if error is not None:
                     raise error
             self._n_rows += len(batch.positions)
+            if self._files.position is None and len(batch.payloads):
+                self._fingerprint = fingerprint_of(batch.payloads[-1])
             on_rows(len(batch.positions))
             if n_bytes > self._options.commit_bytes or self._is_full:
                 self._commit()
@@ -376,7 +380,7 @@ class Reading:
         writer = StateWriter(state, self._others)
         restart = min((item.begin_position for item in state.undecided), default=position + 1)
         types = [(item.oid, item.name, item.declaration) for item in self._types]
-        seen = self._options.source.seen(position, self._n_rows)
+        seen = self._options.source.seen(position, self._n_rows, self._fingerprint)
         applied = {}
         for relation_id, feed in feeds.items():
             assert feed.version is not None
