@@ -63,8 +63,8 @@ def apply_stream(
     Returns
     -------
     StreamingQuery
-        The started query. `awaitTermination` waits for its end, and raises its error, such as that no file of the first
-        micro-batch describes one of the tables.
+        The started query. `awaitTermination` waits for its end, and raises its error, such as that none of the files
+        that are there at the first start describes one of the tables.
 
     Raises
     ------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,10 +14,14 @@ from pyspark.sql.datasource import InputPartition
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.files.change_reader import TableError
 from pgdecode.files.payload_file import PayloadFile
+from pgdecode.protocol.errors import listed
 from pgdecode.protocol.options import ChangeOptions
 from pgdecode.relations.relation_version import RelationVersion
+from pgdecode.rows.options import Options
+from pgdecode.rows.own_names import free_name
 from pgdecode.types.user_types import UserType
 from spark_udfs.dataframes.outputs import TableOutput
+from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.schema.spark_types import arrow_schema, spark_schema
@@ -138,7 +142,7 @@ def packed_partitions(
         Those of the micro-batch.
     options : ChangeOptions
     after : int
-        The last position of the micro-batch before. If it is -1, all tables must have a version.
+        The last position of the micro-batch before.
     has_time : bool
         As in `TableOutput`.
 
@@ -148,19 +152,13 @@ def packed_partitions(
     """
     outputs = []
     for at, of_table in enumerate(tables):
-        assert of_table.table is not None
-        try:
-            known = versions_of(versions, of_table.table)
-        except KeyError as error:
-            raise TableError(of_table.table, str(error.args[0])) from None
-        if not known and after < 0:
-            raise TableError(of_table.table, "no message of the files describes this table")
+        known = _known(versions, of_table)
         job = of_table.with_types(types, files)
         for numbers in _alike(known):
             output = TableOutput(
                 (known[numbers[0]],),
                 {None: tuple(numbers)},
-                job.options,
+                _options_of(known[numbers[0]], job.options),
                 of_table.any_year,
                 has_time,
                 others={None: ()},
@@ -170,6 +168,48 @@ def packed_partitions(
         return []
     position = tables[0].position
     return [PackedPartition(item, outputs[0].output, options, position, after, tuple(outputs)) for item in work]
+
+
+def check_tables(tables: Sequence[SourceOptions], versions: Sequence[RelationVersion]) -> None:
+    """Check that the files describe all tables, and all columns that the option `columns` names.
+
+    It is for the time before a query starts. An offset that was planned is planned again by each restart, also if a
+    later file has what is missing.
+
+    Raises
+    ------
+    TableError, ValueError
+    """
+    known: set[str] = set()
+    given: set[str] = set()
+    for of_table in tables:
+        found = _known(versions, of_table)
+        if not found:
+            raise TableError(of_table.what, "no message of the files describes this table")
+        assert isinstance(of_table.job, ChangeJob)
+        for version in found.values():
+            given |= {free_name(name) for name in of_table.job.options.columns_of(version)}
+            known |= {free_name(item.name) for item in version.columns}
+    unknown = sorted(given - known)
+    if unknown:
+        names = listed(item.what for item in tables)
+        raise ValueError(f"columns names {unknown}, but no version of the tables ({names}) has such a column")
+
+
+def _known(versions: Sequence[RelationVersion], of_table: SourceOptions) -> dict[int, RelationVersion]:
+    try:
+        return versions_of(versions, of_table.what)
+    except KeyError as error:
+        raise TableError(of_table.what, str(error.args[0])) from None
+
+
+def _options_of(version: RelationVersion, options: Options) -> Options:
+    """Leave out the types of columns that a version does not have."""
+    if not options.columns:
+        return options
+    names = {free_name(item.name) for item in version.columns}
+    given = {name: text for name, text in options.columns_of(version).items() if free_name(name) in names}
+    return replace(options, columns={version.relation_id: given})
 
 
 def _alike(versions: Mapping[int, RelationVersion]) -> Iterator[list[int]]:

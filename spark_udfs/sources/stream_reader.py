@@ -14,7 +14,7 @@ from pgdecode.types.user_types import UserType
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.runtime.worker import WorkerFunction
 from spark_udfs.schema.spark_types import arrow_schema
-from spark_udfs.sources.packed_tables import packed_partitions
+from spark_udfs.sources.packed_tables import check_tables, packed_partitions
 from spark_udfs.sources.partition_reader import ChangePartition, read
 from spark_udfs.sources.payload_folder import PayloadFolder
 from spark_udfs.sources.read_plan import plan_messages, stream_output
@@ -68,7 +68,12 @@ class StreamReader(WorkerFunction, DataSourceStreamReader):
         self._sequence: StreamSequence | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset before the first file."""
+        """Return the offset before the first file. Spark asks for it when a query starts, and has no checkpoint."""
+        if self._tables:
+            sequence = StreamSequence(self._options, None)
+            sequence.next_offset(sequence.end, None)
+            if sequence.index is not None:
+                check_tables(self._tables, sequence.index.state.relations.versions)
         return Offset().to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
