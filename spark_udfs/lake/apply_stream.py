@@ -81,7 +81,8 @@ def apply_stream(
     Changes are applied version by version. Columns may be altered at any time, also within a transaction, which then is
     several commits. If the values of rows are not known from then on, the changes of the other tables are applied, and
     the query ends with an error. Copy the table then (`pgdecode capture` with the option copy), and pass a new
-    checkpoint.
+    checkpoint, without `maxFilesPerTrigger` until the copy is applied: the truncate of the copy must be in the same
+    micro-batch as the changes that failed.
 
     The files are read once for all tables.
 

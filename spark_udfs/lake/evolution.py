@@ -30,7 +30,7 @@ SchemaChanges = Literal["evolve", "ignore", "fail"]
 
 COPY = (
     "Copy the table (pgdecode capture with the option copy), and merge the changes from then on; apply_stream needs a "
-    "new checkpoint for it"
+    "new checkpoint for it, and must run without maxFilesPerTrigger until the copy is applied"
 )
 
 
