@@ -12,6 +12,7 @@ from pgdecode.protocol.errors import MOST_SHOWN, shown
 from pgdecode.protocol.messages import Column, Type
 from pgdecode.protocol.options import UnrepresentableValues, check_option
 from pgdecode.relations.relation_facts import RelationFacts
+from pgdecode.relations.table_names import name_parts
 from pgdecode.rows.type_overrides import Overrides
 from pgdecode.types.pgtypes import NAME_BY_OID, OPAQUE, Decoding, as_text, clamped, has_record, is_partial
 from pgdecode.types.type_parser import without_underscore
@@ -67,9 +68,19 @@ def sql_type_name(type_id: int, type_messages: Mapping[int, Type], user_types: M
     """
     described = user_types.get(type_id)
     if type_id not in NAME_BY_OID and described is not None:
-        return described.key.partition(".")[2] or described.key
+        return _without_schema(described.key, type_messages.get(type_id))
     name = type_name(type_id, type_messages)
     return None if name is None else without_underscore(name)
+
+
+def _without_schema(key: str, message: Type | None) -> str:
+    """Leave out the schema of a type. Where its name is not in quotes, the message tells where it ends."""
+    name = key.removesuffix("[]")
+    brackets = key[len(name) :]
+    if message is not None and name.startswith(f"{message.namespace}."):
+        return name[len(message.namespace) + 1 :] + brackets
+    parts = name_parts(name)
+    return (name.rpartition(".")[2] if parts is None else parts[1]) + brackets
 
 
 def decodings(

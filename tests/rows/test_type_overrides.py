@@ -13,8 +13,10 @@ import pytest
 
 import pgdecode
 from pgdecode import Column, Insert, Relation, Type
+from pgdecode.rows.row_schema import sql_type_name
 from pgdecode.types.pgtypes import as_text
 from pgdecode.types.type_parser import declared
+from pgdecode.types.user_types import UserType
 from support.generators.encoder import encode
 from support.values import decode_values
 
@@ -424,3 +426,22 @@ def test_a_type_of_ones_own_that_is_called_like_a_built_in_one_is_not_meant() ->
 @pytest.mark.parametrize("name", ["text[]", "_text"])
 def test_a_key_of_an_array_holds_for_its_columns_however_it_is_written(name: str) -> None:
     assert one(1009, b"{a,b}", types={name: "text"})[0].as_py() == "{a,b}"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "expected"),
+    [
+        ("public", "public.mood", "mood"),
+        ("a.b", "a.b.mood", "mood"),
+        ("a.b", "a.b.mood[]", "mood[]"),
+        ("a", "a.b.mood", "b.mood"),
+        ("pg_catalog", "a.b.positive", "positive"),  # a domain, with the schema of its base type
+        (None, "a.b.mood[]", "mood[]"),
+        (None, '"a.b".mood', "mood"),
+        (None, 'a."b.mood"', "b.mood"),
+        (None, "mood", "mood"),
+    ],
+)
+def test_the_name_of_a_type_does_not_have_a_part_of_its_schema(namespace: str | None, key: str, expected: str) -> None:
+    messages = {} if namespace is None else {16400: Type(16400, namespace, "mood")}
+    assert sql_type_name(16400, messages, {16400: UserType(16400, key, "enum")}) == expected
