@@ -18,7 +18,7 @@ from pgdecode.relations.column_history import last_version
 from pgdecode.relations.schema_metadata import described_in
 from pgdecode.rows.own_names import with_free_names
 from spark_udfs.dataframes.net_changes import net_changes
-from spark_udfs.lake.evolution import SchemaChanges
+from spark_udfs.lake.evolution import COPY, SchemaChanges
 from spark_udfs.lake.lake_table import LakeFormat, LakeTable
 from spark_udfs.lake.merge_into import cached, merge_into
 from spark_udfs.runtime.jvm import is_connect
@@ -141,7 +141,10 @@ def _merge_table(
     left = [item for item in versions if item.last > place and (not truncates or item.last >= max(truncates))]
     for item, following in zip_longest(left, left[1:]):
         if following is not None and following.first <= item.last:
-            raise RunError(f"table {target}: the changes of two versions at position {following.first[1]} overlap")
+            raise RunError(
+                f"table {target}: the changes of two versions at position {following.first[1]} overlap, as if its "
+                f"published columns were altered while a transaction was streamed or prepared. {COPY}"
+            )
         # The rest of the transaction may have the columns of the next version.
         is_part = following is not None and following.first[0] == item.last[0]
         changes = item.changes(packed)

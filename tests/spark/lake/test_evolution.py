@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+from types import SimpleNamespace
 from typing import cast
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pgdecode import Column, Relation
+from pgdecode.datasets.errors import RunError
 from pgdecode.lake.reading.schema_steps import UnknownValues
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.schema_metadata import Described
+from spark_udfs.lake.apply_stream import _merge_table
 from spark_udfs.lake.evolution import Difference, difference
-from spark_udfs.lake.lake_table import LakeTable
+from spark_udfs.lake.lake_table import Applied, LakeTable
+from spark_udfs.sources.packed_tables import ChangesOfVersion
 
+merge_module = importlib.import_module("spark_udfs.lake.merge_into")
 TYPES = {"int4": (23, T.IntegerType()), "int8": (20, T.LongType()), "text": (25, T.StringType())}
 
 
@@ -30,11 +37,16 @@ def columns_of(text: str) -> T.StructType:
     return T.StructType([T.StructField(name, TYPES[kind or "int4"][1]) for name, kind in parts])
 
 
+def table_of(item: RelationVersion, text: str) -> LakeTable:
+    return LakeTable(cast(SparkSession, None), "t", "iceberg", columns_of(text), item, False, {})
+
+
 def compared(*texts: str, described_from: int = 1) -> Difference:
     """Compare a table with the columns of the first version with net changes that describe later ones."""
     versions = [version(10 * at, text) for at, text in enumerate(texts, 1)]
-    table = LakeTable(cast(SparkSession, None), "t", "iceberg", columns_of(texts[0]), versions[0], False, {})
-    return difference(table, columns_of(texts[-1]), Described(tuple(versions[described_from:])))
+    return difference(
+        table_of(versions[0], texts[0]), columns_of(texts[-1]), Described(tuple(versions[described_from:]))
+    )
 
 
 @pytest.mark.parametrize("described_from", [0, 1])
@@ -72,3 +84,45 @@ def test_values_that_several_changes_of_a_type_may_have_altered_are_not_known() 
     found = compared("id a:int4", "id a:int8", "id a:int4", "id a:int8")
     assert found.sources(is_empty=False)["a"].name == "a"
     assert [*found.retyped] == ["a"]
+
+
+@pytest.mark.parametrize(("position", "texts"), [(None, []), (20, []), (21, ["id a"])])
+def test_net_changes_without_rows_give_the_table_their_columns_if_they_are_new(
+    monkeypatch: pytest.MonkeyPatch, position: int | None, texts: list[str]
+) -> None:
+    # Otherwise the next version, with another b, would be compared with the first one.
+    for at, expected in ((2, texts), (0, [])):  # the version 0 is one before that of the table
+        table = LakeTable(
+            cast(SparkSession, None), "t", "iceberg", columns_of("id a b"), version(10, "id a b"), False, {}
+        )
+        evolved: list[str] = []
+        monkeypatch.setattr(LakeTable, "open", lambda *_, table=table: table)
+        monkeypatch.setattr(LakeTable, "applied", lambda _: Applied(20))
+        monkeypatch.setattr(LakeTable, "frame", lambda _: SimpleNamespace(isEmpty=lambda: False))
+        monkeypatch.setattr(
+            merge_module, "evolve", lambda _, net, *__, evolved=evolved, **___: evolved.append(" ".join(net.names))
+        )
+        merge = object.__new__(merge_module._Merge)
+        merge.__dict__.update(
+            spark=None, name="t", columns=columns_of("id a"), described=Described((version(10 * at, "id a"),))
+        )
+        monkeypatch.setattr(merge, "_summary", lambda: {"last": None})
+        assert not merge.run("evolve", position, None).is_applied
+        assert evolved == expected
+
+
+def test_versions_that_overlap_are_an_error_that_a_copy_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LakeTable, "open", lambda *_: None)
+    packed = cast(DataFrame, SimpleNamespace(sparkSession=None))
+    versions = [
+        ChangesOfVersion(0, 0, pa.schema([]), (10, 1), (10, 5), None),
+        ChangesOfVersion(0, 1, pa.schema([]), (10, 3), (10, 4), None),
+    ]
+    with pytest.raises(RunError, match=r"position 3 overlap.*\. Copy the table .*without maxFilesPerTrigger"):
+        _merge_table(packed, versions, "t", None, "evolve", None)
+    copied = ChangesOfVersion(0, 2, pa.schema([]), (20, 15), (20, 16), (20, 15))
+    merged: list[ChangesOfVersion] = []
+    monkeypatch.setattr(ChangesOfVersion, "changes", lambda item, _: merged.append(item))
+    with pytest.raises(AttributeError):  # there is no session
+        _merge_table(packed, [*versions, copied], "t", None, "evolve", None)
+    assert merged == [copied]
