@@ -186,12 +186,11 @@ def _check(state: ReplicationState) -> None:
 def _transaction_to_json(item: Transaction) -> dict[str, Any]:
     spilled: dict[str, None] = {}
     held = []
-    for buffered in item.buffered:
-        for part in buffered.parts():
-            if part.path is None:
-                held.append(_buffered_to_json(part.read()))
-            else:
-                spilled[part.path.name] = None
+    for part in item.parts():
+        if part.path is None:
+            held.append(_buffered_to_json(part.read()))
+        else:
+            spilled[part.path.name] = None
     return {**_ledger_entry(item), "spilled": list(spilled), "held": held}
 
 

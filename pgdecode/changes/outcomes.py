@@ -135,7 +135,7 @@ def emit(
     defers : bool
         List the buffered changes of a large transaction when rows are made of them. A listed change needs 100 bytes.
     """
-    parts = [part for buffered in transaction.buffered for part in buffered.parts()]
+    parts = [*transaction.parts()]
     large: Sequence[ChangePart] = ()
     if defers and sum(map(len, parts)) >= _LARGE:
         large, parts = parts, []

@@ -87,6 +87,10 @@ class Transaction:
     block_position: int = -1  # of its last Stream Start
     batch: object = None  # identifies the last batch that has added changes
 
+    def parts(self) -> Iterator[ChangePart]:
+        """Yield the changes of earlier batches in order. Those in files are open as long as their part is in use."""
+        return (part for buffered in self.buffered for part in buffered.parts())
+
     def copy(self) -> Transaction:
         """Make an independent copy."""
         return replace(

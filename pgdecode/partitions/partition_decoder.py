@@ -11,13 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pgdecode.changes.outcomes import CommittedOutcomes, buffer, pieces_of
-from pgdecode.changes.replication_state import (
-    BufferedChanges,
-    ChangePart,
-    CommittedChanges,
-    ReplicationState,
-    Transaction,
-)
+from pgdecode.changes.replication_state import BufferedChanges, CommittedChanges, ReplicationState, Transaction
 from pgdecode.changes.scanned_batch import ScannedBatch
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.partitions.partition_index import (
@@ -77,12 +71,12 @@ class PartitionOutcomes(CommittedOutcomes):
         wanted = assembler.options.include_uncommitted
         if transaction_outcome.is_kept and self.keep is not None:
             buffer(assembler, [item])
-            for part in _parts_of(item):
+            for part in item.parts():
                 self.keep(item.begin_position, part.read())
         if transaction_outcome.is_duplicate or not (transaction_outcome.committed == 1 or wanted):
             item.ranges, item.buffered = [], []
             return
-        pieces = pieces_of(assembler, item, _parts_of(item))
+        pieces = pieces_of(assembler, item, item.parts())
         item.ranges, item.buffered = [], []
         if transaction_outcome.gid is not None:
             item.gid = transaction_outcome.gid
@@ -216,10 +210,6 @@ class StoredDecoder:
         assembler.run()
         self.outcomes.emit_by_index(assembler, Transaction(xid, begin_position, buffered=[changes]))
         return assembler, assembler.committed()
-
-
-def _parts_of(transaction: Transaction) -> list[ChangePart]:
-    return [part for buffered in transaction.buffered for part in buffered.parts()]
 
 
 def _wanted(index: PartitionIndex, versions: Collection[int] | None) -> bytes | None:
