@@ -162,13 +162,13 @@ def _indented(text: str) -> Padding:
     return Padding(Text(text), (0, 0, 0, 4))
 
 
-def columns_text(columns: list[dict[str, Any]]) -> str:
-    """List columns with their types; * marks those of the key."""
+def columns_text(columns: list[dict[str, Any]], space: str = " ") -> str:
+    """List columns with their types, after a space of this kind; * marks those of the key."""
     listed = [
         f"{column['name']}{'*' * column['key']} {column['type'] or column['type_id']}"
         for column in columns[:COLUMNS_SHOWN]
     ]
-    listed = [printable(item) for item in listed]
+    listed = [printable(item).replace(" ", space) for item in listed]
     if len(columns) > COLUMNS_SHOWN:
         listed.append(f"and {len(columns) - COLUMNS_SHOWN:,} more (--json has all)")
     return ", ".join(listed) or "no columns"
@@ -176,7 +176,7 @@ def columns_text(columns: list[dict[str, Any]]) -> str:
 
 def _columns(columns: list[dict[str, Any]]) -> str:
     """List columns so that a name and its type stay on one line."""
-    return ", ".join(item.replace(" ", _GLUE) for item in columns_text(columns).split(", "))
+    return columns_text(columns, _GLUE)
 
 
 def _types(types: list[dict[str, Any]]) -> Table:
