@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from lake.memory_target import MemoryTable
 from lake.test_file_table import SCHEMAS, Changes, plain_rows
+from lake.test_stored_types import table as table_of_all_types
 
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
@@ -278,6 +279,42 @@ def test_other_columns_are_rewritten_in_one_commit(root: str, tmp_path: Path) ->
     evolve(root, 40, SCHEMA, {**same("id"), "note": ColumnSource(None, pa.scalar(None, pa.string()))})
     # The values of a dropped column do not come back.
     assert rows(root) == [{"id": 1, "note": None}, {"id": 2, "note": None}]
+
+
+@pytest.mark.full
+def test_duckdb_reads_the_rows_that_deltalake_reads(root: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    package = pytest.importorskip("duckdb_extension_delta")
+    connection = duckdb.connect()
+    try:
+        connection.execute(f"LOAD '{next(Path(next(iter(package.__path__))).rglob('delta.duckdb_extension'))}'")
+    except duckdb.Error as error:
+        pytest.skip(str(error).splitlines()[0])
+    connection.execute("SET TimeZone = 'UTC'")
+
+    def check(root: str) -> pa.Table:
+        expected = DeltaTable(f"{root}/{NAME}").to_pyarrow_table().sort_by("id")
+        found = connection.execute(f"SELECT * FROM delta_scan('{root}/{NAME}') ORDER BY id").to_arrow_table()
+        assert found.column_names == expected.column_names
+        assert found.cast(expected.schema).to_pylist() == expected.to_pylist()
+        return expected
+
+    put(root, 10, ONE, TWO)
+    for number in range(12):  # with a checkpoint
+        put(root, 20 + number, {"id": 1, "note": f"b{number}"}, {"id": 101 + number}, deletes=[100 + number])
+    assert check(root).to_pylist() == [{"id": 1, "note": "b11"}, TWO, {"id": 112, "note": None}]
+    added = SCHEMA.append(ADDED)
+    evolve(root, 40, added, {**same("id", "note"), "at": ColumnSource(None, pa.scalar(None, ADDED.type))})
+    put(root, 50, {**ONE, "at": datetime(2024, 2, 29, 12)}, schema=added)
+    check(root)
+    schema = pa.schema([ID, NOTE.with_name("text"), pa.field("n", pa.int32(), metadata={"pg:type": "int4"})])
+    seven = ColumnSource(None, pa.scalar(7, pa.int32()))
+    evolve(root, 60, schema, {**same("id"), "text": ColumnSource("note"), "n": seven})
+    check(root)
+    typed = table_of_all_types()
+    typed = typed.add_column(0, ID, pa.array(range(len(typed)), pa.int64()))
+    put(f"{root}/types", 10, *typed.to_pylist(), schema=typed.schema)
+    assert len(check(f"{root}/types")) == len(typed)
 
 
 def test_columns_that_another_writer_has_changed_are_refused(root: str) -> None:
