@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,11 +65,15 @@ def unwrapped(values: Sequence[bytes], how: Unwrap) -> Work:
 
 def file(payloads: Sequence[bytes]) -> Work:
     """A file of pg_recvlogical."""
-    folder = tempfile.TemporaryDirectory()
-    source = Path(folder.name, "file")
+    folder = tempfile.mkdtemp()
+    source = Path(folder, "file")
     n_bytes = source.write_bytes(b"".join(payload + b"\n" for payload in payloads))
-    # The folder is there as long as the function.
-    return lambda folder=folder: convert_to_parquet(source, Path(os.devnull)), n_bytes  # type: ignore[misc]
+
+    def run() -> None:
+        convert_to_parquet(source, Path(os.devnull))
+
+    weakref.finalize(run, shutil.rmtree, folder)
+    return run, n_bytes
 
 
 def in_calls(payloads: Sequence[bytes], size: int) -> Work:
@@ -127,7 +133,11 @@ def many_types(n: int) -> list[bytes]:
     return slot.payloads
 
 
-def open_streams(n: int, *, describe: bool = False) -> list[bytes]:
+def open_streams(n: int) -> list[bytes]:
+    return slot_of_streams(n).payloads
+
+
+def slot_of_streams(n: int, *, describe: bool = False) -> Slot:
     slot = Slot()
     slot.begin(7)
     slot.relation(T, ["c"])
@@ -138,12 +148,11 @@ def open_streams(n: int, *, describe: bool = False) -> list[bytes]:
             slot.relation(T, ["c"], xid=xid)
         slot.insert(T, "1", xid=xid)
         slot.stop()
-    return slot.payloads
+    return slot
 
 
 def committed_streams(n: int) -> list[bytes]:
-    slot = Slot()
-    slot.payloads = open_streams(n, describe=True)
+    slot = slot_of_streams(n, describe=True)
     for xid in range(100, 100 + n):
         slot.stream_commit(xid)
     return slot.payloads
