@@ -60,7 +60,7 @@ INTERFACE = {
         "version_tracker"
     ),
     "rows": "change_feed options own_names value_options",
-    "datasets": "errors file_digest input_selection manifest new_files payload_ranges run state target",
+    "datasets": "errors file_digest input_listing input_selection manifest new_files payload_ranges run state target",
     "changes": (
         "change_rows checkpoint committed_changes record_batches replication_state stored_state table_rows "
         "transaction_assembler"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgdecode.datasets.input_listing import is_hidden
 from pgdecode.datasets.local_folder import LocalFolder
 from pgdecode.files.change_export import table_file_name
-from pgdecode.files.payload_files import is_hidden
 
 # More than any output has, and less than what integers of C hold.
 _MOST_ROWS = 2**31 - 1

@@ -7,22 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.input_listing import Listed
 from pgdecode.datasets.state import InputFile, State
 
 # What identifies the source of payloads in the footers of captured files.
 IDENTITY = ("system", "database", "slot")
 _AGAIN = "; decode everything again with overwrite=True"
-
-
-class Listed(NamedTuple):
-    """A file in the listing of the input, which has not been opened. The fields are those of `InputFile`."""
-
-    path: str
-    bytes: int
-    version: str
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from pgdecode.datasets.input_listing import find_files
 from pgdecode.files.file_metadata import Gap, accepted_gaps, catalog_of, encoding_of, notes_of, source_of, user_types_of
 from pgdecode.files.ordered_files import OrderedFiles, open_ordered
 from pgdecode.files.payload_file import BATCH_ROWS
-from pgdecode.files.payload_files import find_files
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import Location, ObjectPath, file_path

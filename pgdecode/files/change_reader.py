@@ -17,7 +17,7 @@ from pgdecode.changes.record_batches import LimitedBuilder, counted_batch
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import StoredState
 from pgdecode.changes.table_rows import Table, TableBuilder, TableOutput
-from pgdecode.files.file_metadata import catalog_of, encoding_of, user_types_of
+from pgdecode.files.file_metadata import catalog_of, with_footers
 from pgdecode.files.ordered_files import OrderedBatch, OrderedFiles
 from pgdecode.files.payload_file import FileFault
 from pgdecode.net.net_changes import NetChanges
@@ -33,7 +33,7 @@ from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.rows.options import Options
 from pgdecode.storage.errors import PathError
-from pgdecode.types.user_types import UserType, overridden
+from pgdecode.types.user_types import UserType
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20
@@ -129,8 +129,9 @@ class FileChanges:
         self._net_key = net_key
         self.bad_rows: dict[str | None, Counter[str]] = {name: Counter() for name in relations or (None,)}
         self.errors: dict[int, str] = {}
-        stored, given = options.stored, options.options
-        types = user_types_of(files.files, [] if stored is None else [UserType(*item) for item in stored.user_types])
+        stored = options.stored
+        before = [] if stored is None else [UserType(*item) for item in stored.user_types]
+        given, types = with_footers(options.options, files.files, before)
         self.user_types = [(item.oid, item.name, item.declaration) for item in types]
         self.session = None if stored is None else stored.session
         state = ReplicationState() if stored is None else stored.state.copy()
@@ -142,8 +143,6 @@ class FileChanges:
                 given,
                 # This class drops and counts bad rows, so the engine must return them.
                 mode="FAILFAST" if given.mode == "FAILFAST" else "PERMISSIVE",
-                types=overridden(types, given.types) or None,
-                encoding=encoding_of(files.files, given.encoding),
                 name_clash="rename" if is_snapshot else given.name_clash,
             ),
             state=state,

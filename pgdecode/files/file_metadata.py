@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,10 +19,11 @@ from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_version import used_from
+from pgdecode.rows.options import Options
 from pgdecode.storage.object_path import FilePath, relative_name
 from pgdecode.storage.parquet_input import PARQUET_ERRORS, read_metadata
 from pgdecode.types.encodings import SQL_ASCII, encoding_name
-from pgdecode.types.user_types import UserType, from_json, merged, readable
+from pgdecode.types.user_types import UserType, from_json, merged, overridden, readable
 
 TYPES_KEY = b"pgdecode.types"
 CATALOG_KEY = b"pgdecode.catalog"
@@ -115,6 +116,23 @@ def encoding_of(files: Iterable[PayloadFile], given: str) -> str:
         except ValueError as error:
             raise FileFault(f"{file}: {error}") from error
     return given
+
+
+def with_footers(
+    options: Options, files: Sequence[PayloadFile], before: Iterable[UserType] = ()
+) -> tuple[Options, tuple[UserType, ...]]:
+    """Add the types and the encoding in the footers of files to options, which take precedence.
+
+    Return also the types of these and of earlier files.
+
+    Raises
+    ------
+    FileFault
+        As in `user_types_of` and `encoding_of`.
+    """
+    types = user_types_of(files, before)
+    encoding = encoding_of(files, options.encoding)
+    return replace(options, types=overridden(types, options.types) or None, encoding=encoding), types
 
 
 def catalog_of(files: Sequence[FileWithFooter]) -> RelationCatalog | None:

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from pgdecode._native.arrow.int64_kernels import descent
 from pgdecode.changes.committed_changes import values_of
+from pgdecode.datasets.input_listing import find_files
 from pgdecode.files.payload_batches import read_files
 from pgdecode.files.payload_file import BATCH_ROWS, CAPTURE_SESSION, FileFault, PayloadFile, fingerprint_of
-from pgdecode.files.payload_files import FILES_AT_ONCE, USUAL_NAMES, find_files, open_files
+from pgdecode.files.payload_files import FILES_AT_ONCE, USUAL_NAMES, open_files
 from pgdecode.payloads.payload_input import holds_positions
 from pgdecode.payloads.workers import ONE_WORKER, Workers, map_io
 from pgdecode.protocol.options import Unwrap

@@ -1,4 +1,4 @@
-"""Finds files of raw payloads, and checks their columns."""
+"""Opens files of raw payloads, and checks their columns."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from pgdecode._native.arrow.parquet_footer import check_footer
 from pgdecode.arrow.thrift import COLUMNS, CRYPTO_METADATA, ROW_GROUPS, StructReader
+from pgdecode.datasets.input_listing import find_files
 from pgdecode.files.payload_file import (
     CAPTURE_KEY,
     CAPTURE_SESSION,
@@ -33,7 +34,6 @@ from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError, StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath
-from pgdecode.storage.object_store import found_object, listed
 from pgdecode.storage.parquet_input import (
     PARQUET_ERRORS,
     EncryptedFile,
@@ -55,9 +55,8 @@ _OUR_KEYS = b"pgdecode."
 
 
 def payload_files(path: FilePath, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto") -> list[PayloadFile]:
-    """Open and check a Parquet file, or all `*.parquet` files below a folder in sorted order.
+    """Open and check a Parquet file, or all files below a folder, as `find_files` lists them.
 
-    As in Spark, files and folders whose names begin with `_` or `.` are ignored, except partitions such as `_x=1`.
     A single file may also be CSV, JSON lines, or from `pg_recvlogical`, see `pgdecode.files.text_files`. It is
     converted to a temporary Parquet file.
 
@@ -128,52 +127,6 @@ class _Shared:
     def __init__(self) -> None:
         self.columns: dict[pa.Schema, tuple[pa.Schema, pa.Schema]] = {}
         self.entries: dict[bytes, bytes] = {}
-
-
-def find_files(path: FilePath, *, may_be_empty: bool = False) -> Sequence[FilePath]:
-    """List the files of a path as `payload_files` does, without opening them.
-
-    Raises
-    ------
-    PathError
-        If the path does not exist, or has no Parquet files and `may_be_empty` is false.
-    """
-    if isinstance(path, ObjectPath):
-        return _find_objects(path, may_be_empty)
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise PathError(f"{path}: {'not a file or folder' if path.exists() else 'no such file or folder'}")
-    found = []
-    for folder, below, names in os.walk(path):
-        below[:] = [name for name in below if not is_hidden(name)]
-        found += [Path(folder, name) for name in names if name.endswith(".parquet") and not is_hidden(name)]
-    if not found and not may_be_empty:
-        every = (name for _, _, names in os.walk(path) for name in names)
-        text = sum(name.lower().endswith(TEXT_SUFFIXES) and not is_hidden(name) for name in every)
-        others = f"; it has {text:,} CSV or JSON files, which are read one at a time: name one" if text else ""
-        raise PathError(f"{path}: no Parquet file (*.parquet) in this folder{others}")
-    return sorted(found)
-
-
-def _find_objects(path: ObjectPath, may_be_empty: bool) -> list[ObjectPath]:
-    try:
-        found = found_object(path)
-        if found is not None:
-            return [found]
-        below = [item for item, _ in listed(path)]
-    except FileNotFoundError as error:
-        raise PathError(f"{path}: {error.strerror}") from None
-    kept = [item for item in below if not any(map(is_hidden, item.below(path).split("/")))]
-    kept = [item for item in kept if item.name.endswith(".parquet")]
-    if not kept and not may_be_empty:
-        raise PathError(f"{path}: {'no Parquet object (*.parquet) below it' if below else 'no such object or prefix'}")
-    return sorted(kept, key=lambda item: item.key)
-
-
-def is_hidden(name: str) -> bool:
-    """Whether Spark ignores files and folders with this name."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _checked(

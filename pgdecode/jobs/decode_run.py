@@ -8,15 +8,17 @@ from typing import Any, Literal, Protocol
 
 from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.changes.stored_state import renames_since, with_replication
-from pgdecode.datasets.manifest import Manifest, OutputFile, TaskSummary
+from pgdecode.datasets.input_selection import recorded
+from pgdecode.datasets.manifest import Input, Manifest, OutputFile, TaskSummary
 from pgdecode.datasets.run import Run, Target
+from pgdecode.datasets.state import State
 from pgdecode.files.envelope_batches import MessageOptions
-from pgdecode.files.file_metadata import accepted_gaps, notes_of
+from pgdecode.files.file_metadata import notes_of
 from pgdecode.jobs.new_input import NewInput, new_changes, new_messages
 from pgdecode.protocol.options import Format, InStream, Unwrap, options_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.rows.options import Options
-from pgdecode.storage.object_path import FilePath
+from pgdecode.storage.object_path import FilePath, relative_name, size_of
 
 MESSAGES, CHANGES = "messages", "changes"
 
@@ -183,25 +185,23 @@ def decode(job: DecodeJob, engine: Engine, on_note: Callable[[str], None] = lamb
         found = _input(job, run)
         if found.is_empty:
             return None
-        accepted_gaps(found.files, accept_gap=job.accept_gap)
         for note in notes_of(found.files):
             on_note(note)
         output = (engine.messages if job.is_of_messages else engine.changes)(job, run, found)
         for note in output.notes:
             on_note(note)
         end = output.end
-        first_position, last_position = (None, None) if end is None else (end.first_position, end.last_position)
         manifest = Manifest(
             engine.name,
             job.what,
             job.in_manifest,
-            found.described(first_position, last_position),
+            _described(job.source, found, end),
             rows=sum(file.rows for file in output.files),
             bad_rows=dict(sorted(output.bad_rows.items())),
             files=output.files,
             tasks=output.tasks,
         )
-        state = found.state_after(output.fingerprints, output.streamed)
+        state = _state_after(found, output)
         if end is not None:
             manifest = replace(
                 manifest,
@@ -219,11 +219,40 @@ def decode(job: DecodeJob, engine: Engine, on_note: Callable[[str], None] = lamb
 def _input(job: DecodeJob, run: Run) -> NewInput:
     """Find the input of a run. A snapshot is made anew from all files, once there is a new one."""
     if job.is_of_messages:
-        return new_messages(job.source, run.state, job.payload, job.keep, job.unwrap)
+        return new_messages(job.source, run.state, job.payload, job.keep, job.unwrap, accept_gap=job.accept_gap)
     columns = job.payload, job.position, job.session, job.unwrap
-    found = new_changes(job.source, run.state, *columns)
+    found = new_changes(job.source, run.state, *columns, accept_gap=job.accept_gap)
     if not job.is_snapshot or run.last is None or found.is_empty:
         return found
     found.check_all_there()
     run.begin_anew()
-    return new_changes(job.source, run.state, *columns, listing=found.listing)
+    return new_changes(job.source, run.state, *columns, accept_gap=job.accept_gap, listing=found.listing)
+
+
+def _described(source: FilePath, found: NewInput, end: SequenceEnd | None) -> Input:
+    """Describe the input for the manifest."""
+    first, last = (None, None) if end is None else (end.first_position, end.last_position)
+    files = [
+        {"path": relative_name(file.path, source), "rows": file.n_rows, "bytes": size_of(file.path)}
+        for file in found.files
+    ]
+    gaps = [gap.as_dict(source) for gap in found.gaps]
+    is_counted = found.ordered is not None and found.ordered.is_counted
+    return Input(sum(file.n_rows for file in found.files), first, last, is_counted, found.source, files, gaps)
+
+
+def _state_after(found: NewInput, output: RunOutput) -> State:
+    """Return the state after a run, without that of replication."""
+    decoded = [
+        item._replace(fingerprint=output.fingerprints.get(file.path), in_stream=output.streamed.get(file.path))
+        for file, (item, _) in zip(found.files, found.selection.new, strict=True)
+    ]
+    # Entries of decoders that were saved have no path.
+    entries = {item.path or item: item for item in found.state.files}
+    for item in [*recorded(found.selection, found.state), *decoded]:
+        # What has been decoded last is at the end.
+        entries.pop(item.path, None)
+        entries[item.path] = item
+    state = replace(found.state, source=found.source or found.state.source, files=[*entries.values()])
+    ordered = found.ordered
+    return state if ordered is None else replace(state, position=ordered.position, is_counted=ordered.is_counted)

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.input_listing import Listed, Listing, listing_of
 from pgdecode.datasets.input_selection import (
-    Listed,
     Selection,
     check_fingerprints,
     check_no_gap,
     check_source,
-    recorded,
     select_by_name,
     select_by_position,
     unknown_files,
 )
-from pgdecode.datasets.manifest import Input
 from pgdecode.datasets.state import InputFile, State
-from pgdecode.files.file_metadata import gaps_of, source_of
+from pgdecode.files.file_metadata import Gap, accepted_gaps, source_of
 from pgdecode.files.ordered_files import OrderedFiles, is_captured, open_ordered
 from pgdecode.files.payload_file import PayloadFile, fingerprint_of
-from pgdecode.files.payload_files import USUAL_NAMES, find_files, open_files
+from pgdecode.files.payload_files import USUAL_NAMES, open_files
 from pgdecode.protocol.options import Unwrap
-from pgdecode.storage.object_path import FilePath, ObjectPath, real_path, relative_name, size_of
-
-Listing = list[tuple[FilePath, Listed]]
+from pgdecode.storage.object_path import FilePath
 
 
 @dataclass(frozen=True)
@@ -36,8 +32,6 @@ class NewInput:
 
     Attributes
     ----------
-    source : Path or ObjectPath
-        Where it was listed.
     state : State
         After the last run.
     files : sequence of PayloadFile
@@ -45,17 +39,22 @@ class NewInput:
     selection : Selection
     listing : list of (path, Listed)
         All files, in the order of their names.
+    source : mapping or None
+        Where `files` were captured, as from `source_of`.
+    gaps : list of Gap
+        Between `files`, which the caller accepts.
     ordered : OrderedFiles or None
         `files` as one sequence; None for messages.
     last : int
         The last position before the files, for changes.
     """
 
-    source: FilePath
     state: State
     files: Sequence[PayloadFile]
     selection: Selection
     listing: Listing
+    source: Mapping[str, Any] | None = None
+    gaps: Sequence[Gap] = ()
     ordered: OrderedFiles | None = None
     last: int = -1
 
@@ -69,37 +68,6 @@ class NewInput:
         """The files as one sequence, for changes."""
         assert self.ordered is not None
         return self.ordered
-
-    def described(self, first: int | None, last: int | None) -> Input:
-        """Describe the input for the manifest. The arguments are its first and last position."""
-        files = [
-            {"path": relative_name(file.path, self.source), "rows": file.n_rows, "bytes": size_of(file.path)}
-            for file in self.files
-        ]
-        gaps = [gap.as_dict(self.source) for gap in gaps_of(self.files)]
-        rows = sum(file.n_rows for file in self.files)
-        is_counted = self.ordered is not None and self.ordered.is_counted
-        return Input(rows, first, last, is_counted, source_of(self.files), files, gaps)
-
-    def state_after(self, fingerprints: Mapping[FilePath, str], streamed: Mapping[FilePath, bool | None]) -> State:
-        """Return the state after the run, once all files are decoded.
-
-        `fingerprints` are of the last rows of files, and `streamed` the stream states at the ends of files.
-        """
-        decoded = [
-            item._replace(fingerprint=fingerprints.get(file.path), in_stream=streamed.get(file.path))
-            for file, (item, _) in zip(self.files, self.selection.new, strict=True)
-        ]
-        # Entries of decoders that were saved have no path.
-        entries = {item.path or item: item for item in self.state.files}
-        for item in [*recorded(self.selection, self.state), *decoded]:
-            # What has been decoded last is at the end.
-            entries.pop(item.path, None)
-            entries[item.path] = item
-        state = replace(self.state, source=source_of(self.files) or self.state.source, files=[*entries.values()])
-        if self.ordered is not None:
-            state = replace(state, position=self.ordered.position, is_counted=self.ordered.is_counted)
-        return state
 
     def check_all_there(self) -> None:
         """Check that no decoded file has gone, for an output that is made anew from all files.
@@ -118,7 +86,13 @@ class NewInput:
 
 
 def new_messages(
-    source: FilePath, state: State, payload: str, keep: Sequence[str] = (), unwrap: Unwrap = "auto"
+    source: FilePath,
+    state: State,
+    payload: str,
+    keep: Sequence[str] = (),
+    unwrap: Unwrap = "auto",
+    *,
+    accept_gap: bool = False,
 ) -> NewInput:
     """Find the files to decode to messages, each of which is a sequence of its own.
 
@@ -129,20 +103,23 @@ def new_messages(
         After the last run.
     payload, keep, unwrap
         As in `payload_files`.
+    accept_gap : bool
 
     Raises
     ------
     PathError, FileFault
         As in `payload_files`.
     RunError
-        If a file has changed after it was decoded.
+        If a file has changed after it was decoded, or there is a gap before it that is not accepted.
     """
     listing = listing_of(source, may_be_empty=bool(state.files))
     paths = _unknown(listing, state)
     opened = open_files([*paths], payload, keep, unwrap) if paths else []
     entries = [_described(file, item, _usual_position(file)) for file, item in zip(opened, paths.values(), strict=True)]
     selection = select_by_name(entries, state, is_ordered=False)
-    return NewInput(source, state, _selected(state, opened, selection, entries), selection, listing)
+    files = _selected(state, opened, selection, entries)
+    gaps = accepted_gaps(files, accept_gap=accept_gap)
+    return NewInput(state, files, selection, listing, source_of(files), gaps)
 
 
 def new_changes(
@@ -153,6 +130,7 @@ def new_changes(
     session: str | None = None,
     unwrap: Unwrap = "auto",
     *,
+    accept_gap: bool = False,
     listing: Listing | None = None,
 ) -> NewInput:
     """Find the files that continue the sequence of payloads.
@@ -164,6 +142,7 @@ def new_changes(
         After the last run.
     payload, position, session, unwrap
         As in `ordered_files`.
+    accept_gap : bool
     listing : list of (path, Listed), optional
         Of the source, if it has been made.
 
@@ -173,13 +152,15 @@ def new_changes(
         As in `ordered_files`.
     RunError
         If a file came too late, has changed after it was decoded, or comes from another slot; if payloads are missing
-        before it; or if positions come from elsewhere than those before.
+        before it, or its capture accepted that and the caller does not; or if positions come from elsewhere than those
+        before.
     """
     last = -1 if state.replication is None else int(state.replication["position"]) - 1
     listing = listing_of(source, may_be_empty=bool(state.files)) if listing is None else listing
     paths = _unknown(listing, state)
     if not paths:
-        return NewInput(source, state, [], Selection([], []), listing, OrderedFiles((), state.position, session), last)
+        ordered = OrderedFiles((), state.position, session)
+        return NewInput(state, [], Selection([], []), listing, ordered=ordered, last=last)
     ordered = open_ordered([*paths], payload, position, session, unwrap)
     if ordered.is_counted:
         ordered = replace(ordered, position=None)
@@ -191,39 +172,12 @@ def new_changes(
     else:
         selection = select_by_position(entries, state, last)
     files = _selected(state, ordered.files, selection, entries)
-    check_source(state, source_of(files))
+    origin = source_of(files)
+    check_source(state, origin)
     check_no_gap(state, last, selection, is_captured=is_captured(files))
+    gaps = accepted_gaps(files, accept_gap=accept_gap)
     ordered = replace(ordered, files=tuple(files), first_position=last + 1, last_session=state.session)
-    return NewInput(source, state, files, selection, listing, ordered, last)
-
-
-def listing_of(source: FilePath, *, may_be_empty: bool = False) -> Listing:
-    """List the files of a path with their sizes and times, without opening them.
-
-    Raises
-    ------
-    PathError
-        As in `find_files`; with `may_be_empty`, a folder may have no files.
-    """
-    paths = find_files(source, may_be_empty=may_be_empty)
-    if isinstance(source, ObjectPath):
-        return [(path, Listed(str(path), size_of(path), _version(path))) for path in paths]
-    real = str(real_path(source))
-    if paths == [source]:
-        stat = source.stat()
-        return [(source, Listed(real, stat.st_size, str(stat.st_mtime_ns)))]
-    # Text, because there may be a hundred thousand of them.
-    start = 0 if str(source) == "." else len(os.path.join(source, ""))
-    found: Listing = []
-    for path in paths:
-        name = str(path)
-        stat = os.stat(name)
-        found.append((path, Listed(os.path.join(real, name[start:]), stat.st_size, str(stat.st_mtime_ns))))
-    return found
-
-
-def _version(path: FilePath) -> str:
-    return path.e_tag or "" if isinstance(path, ObjectPath) else ""
+    return NewInput(state, files, selection, listing, origin, gaps, ordered, last)
 
 
 def _unknown(listing: Listing, state: State) -> dict[FilePath, Listed]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from pgdecode.datasets.input_listing import find_files
 from pgdecode.files.ordered_files import OrderFault, check_positions
 from pgdecode.files.payload_file import FileFault, PayloadFile
-from pgdecode.files.payload_files import find_files, payload_files
+from pgdecode.files.payload_files import payload_files
 from pgdecode.storage.errors import PathError
 from spark_udfs.sources.source_options import SourceOptions
 

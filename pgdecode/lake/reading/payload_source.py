@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.datasets.errors import RunError
+from pgdecode.datasets.input_listing import find_files
 from pgdecode.files.ordered_files import OrderedFiles, Positions, is_captured, open_ordered
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile, fingerprint_of
-from pgdecode.files.payload_files import find_files
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.object_path import FilePath, relative_name
 

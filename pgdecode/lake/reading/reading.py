@@ -13,7 +13,7 @@ from pgdecode.changes.replication_state import ReplicationState
 from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.input_selection import IDENTITY
 from pgdecode.files.change_reader import as_file_fault
-from pgdecode.files.file_metadata import accepted_gaps, catalog_of, encoding_of, notes_of, source_of, user_types_of
+from pgdecode.files.file_metadata import accepted_gaps, catalog_of, notes_of, source_of, with_footers
 from pgdecode.files.ordered_files import OrderedBatch
 from pgdecode.files.payload_file import fingerprint_of
 from pgdecode.lake.applied import Applied
@@ -29,7 +29,8 @@ from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
-from pgdecode.types.user_types import UserType, overridden
+from pgdecode.rows.options import Options
+from pgdecode.types.user_types import UserType
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
 _HELD_BYTES = 32 * 2**20
@@ -139,11 +140,10 @@ class Reading:
         state, self._others = ReplicationState(), dict[int, str]()
         if stored:
             state, self._others = joined_state(stored, options.source, spill)
-        self._types = user_types_of(
-            self._files.files, [UserType(*item) for of in stored.values() for item in of["types"]]
-        )
+        types = [UserType(*item) for of in stored.values() for item in of["types"]]
+        given, self._types = with_footers(options.feeds.options, self._files.files, types)
         self._session = None if first is None else _of(first)["session"]
-        self._engine = self._new_engine(state)
+        self._engine = self._new_engine(state, given)
         self._feeds: dict[int, TableFeed] = {}
         for name, item in applied.items():
             feed = self._feeds[version_of(item).relation_id] = self._feed(name, version_of(item))
@@ -183,24 +183,17 @@ class Reading:
         path = options.source.path
         return {**found, "path": str(path.absolute())} if found is not None and isinstance(path, Path) else found
 
-    def _new_engine(self, state: ReplicationState) -> ChangeEngine:
-        given, files = self._options.feeds.options, self._files.files
-        catalog = state.first_catalog(self._options.catalog or catalog_of(files))
+    def _new_engine(self, state: ReplicationState, options: Options) -> ChangeEngine:
+        catalog = state.first_catalog(self._options.catalog or catalog_of(self._files.files))
         if catalog is not None and self._files.position is None:
             catalog = before_payloads(catalog)
-        options = replace(
-            given,
-            types=overridden(self._types, given.types) or None,
-            encoding=encoding_of(files, given.encoding),
-        )
-        is_counted = self._files.is_counted
         return ChangeEngine(
             options,
             state=state,
             catalog=catalog,
             spill=self._spill,
             max_held_bytes=_HELD_BYTES,
-            is_counted=is_counted,
+            is_counted=self._files.is_counted,
         )
 
     def _begins_after_beginning(self) -> bool:
