@@ -311,7 +311,8 @@ def _without_rows(job: DecodeJob, skipped: int, undecided: int, *, keeps: bool) 
 def _decode_on_spark(job: DecodeJob, given: Mapping[str, Any]) -> str:
     """Run the job on Spark, and describe what it has read and written."""
     try:
-        from spark_udfs.jobs.decode_files import SparkEngine, for_tasks, job_errors
+        from spark_udfs.jobs.decode_files import for_tasks, job_errors
+        from spark_udfs.jobs.file_route import SparkEngine
         from spark_udfs.runtime.java import JavaNotFound
         from spark_udfs.runtime.progress import watched
     except ModuleNotFoundError as error:

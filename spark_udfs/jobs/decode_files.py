@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Unpack
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pgdecode import RelationCatalog
-from pgdecode.changes.replication_state import ReplicationState
-from pgdecode.changes.stored_state import replication_of
-from pgdecode.datasets.errors import RunError
-from pgdecode.datasets.run import Run
 from pgdecode.datasets.target import target_at
-from pgdecode.files.file_metadata import catalog_of, encoding_of, user_types_of
-from pgdecode.files.ordered_files import OrderedFiles, OrderFault, interruptions, session_text
-from pgdecode.files.payload_file import CAPTURE_SESSION, FileFault, PayloadFile
-from pgdecode.files.payload_files import payload_files
-from pgdecode.jobs.decode_run import CHANGES, MESSAGES, DecodeJob, RunOutput, SequenceEnd, decode
-from pgdecode.jobs.new_input import NewInput
+from pgdecode.files.ordered_files import OrderFault
+from pgdecode.files.payload_file import FileFault
+from pgdecode.jobs.decode_run import CHANGES, MESSAGES, DecodeJob, decode
 from pgdecode.protocol.options import Format, InStream, Unwrap, stream_option
 from pgdecode.relations.table_names import normal_name
 from pgdecode.rows.options import DEFAULTS, FileKeywords, Options, with_options
 from pgdecode.storage.errors import PathError
 from pgdecode.storage.object_path import FilePath, ObjectPath, file_path, is_object
-from pgdecode.types.user_types import UserType, overridden
-from spark_udfs.dataframes.kept_changes import add_kept
-from spark_udfs.jobs import file_route
-from spark_udfs.jobs.job_config import ChangeJob, MessageJob
+from spark_udfs.jobs.file_route import SparkEngine
 from spark_udfs.jobs.run_result import RunResult
 from spark_udfs.runtime.jvm import SPARK_ERRORS, error_texts
-from spark_udfs.runtime.session import local_session
 from spark_udfs.runtime.storage import Location, is_path
-from spark_udfs.schema.spark_types import session_has_time
 
 # Options of messages too.
 _OF_ALL = ("mode", "empty", "max_value_bytes")
@@ -219,98 +206,6 @@ def decode_files(
     )
     with job_errors():
         return RunResult.of(decode(job, SparkEngine(spark, job)))
-
-
-class SparkEngine:
-    """Decodes by tasks of Spark. It checks the options of the job.
-
-    Parameters
-    ----------
-    spark : SparkSession or None
-        None: a local session is started.
-    job : DecodeJob
-    """
-
-    name: Literal["spark"] = "spark"
-
-    def __init__(self, spark: SparkSession | None, job: DecodeJob) -> None:
-        self._spark = spark
-        self._config: MessageJob | ChangeJob
-        if job.is_of_messages:
-            self._config = MessageJob(**vars(job.message_options), keep=job.keep, format=job.format)
-        else:
-            tables = tuple(None if name == CHANGES else name for name in job.what)
-            self._config = ChangeJob(tables, job.fields, job.options, job.catalog, job.format, job.in_folders)
-
-    def _session(self) -> AbstractContextManager[SparkSession]:
-        return nullcontext(self._spark) if self._spark is not None else local_session()
-
-    def messages(self, job: DecodeJob, run: Run, found: NewInput) -> RunOutput:
-        """Decode files to messages, as `Engine.messages`."""
-        assert isinstance(self._config, MessageJob)
-        _check_parquet(job, found)
-        for file, (_, n_before) in zip(found.files, found.selection.new, strict=True):
-            if n_before and job.in_stream == "ordered":
-                raise RunError(f'{file.path}: has grown, but on Spark, in_stream="ordered" decodes whole files')
-        with self._session() as spark:
-            # Without rows, the first file still has the columns of the output.
-            files = found.files or payload_files(job.source, job.payload, job.keep, job.unwrap)[:1]
-            return RunOutput(*file_route.write_messages(spark, files, run, self._config))
-
-    def changes(self, job: DecodeJob, run: Run, found: NewInput) -> RunOutput:
-        """Decode files to changes and tables, as `Engine.changes`."""
-        assert isinstance(self._config, ChangeJob)
-        _check_parquet(job, found)
-        before = replication_of(run.state)
-        position, files, session = _columns(job, found.sequence, before)
-        types = user_types_of(files, [UserType(*item) for item in run.state.user_types])
-        encoding = encoding_of(files, job.options.encoding)
-        options = replace(job.options, types=overridden(types, job.options.types) or None, encoding=encoding)
-        with_footers = replace(self._config, options=options, catalog=job.catalog or catalog_of(files))
-        state = None if run.last is None else before
-        try:
-            with self._session() as spark:
-                has_time = session_has_time(spark)
-                done = file_route.write_changes(spark, files, position, with_footers, has_time, run, state, session)
-        except KeyError as error:
-            raise PathError(f"{job.source}: {error.args[0]}") from error
-        after = done.index.end
-        add_kept(after, done.kept)
-        partitions = done.index.partitions
-        first, last = (partitions[0].first, partitions[-1].last) if partitions else (None, None)
-        captured = files[-1].captured if files else None
-        sessions = (done.session, None if captured is None else session_text(captured.session), run.state.session)
-        end = SequenceEnd(
-            after,
-            first,
-            last,
-            done.index.n_skipped,
-            [(item.oid, item.name, item.declaration) for item in types],
-            next((item for item in sessions if item is not None), None),
-        )
-        return RunOutput(*done.written, end=end)
-
-
-def _check_parquet(job: DecodeJob, found: NewInput) -> None:
-    if any(file.converted for file in found.files):
-        raise PathError(f"{job.source}: not a Parquet file; on Spark, payloads are in Parquet")
-
-
-def _columns(
-    job: DecodeJob, ordered: OrderedFiles, before: ReplicationState
-) -> tuple[str, Sequence[PayloadFile], str | None]:
-    """Return the position column, the files with the columns to read, and the session column.
-
-    Sessions of captured files matter only if one of them ended with an open transaction.
-    """
-    if ordered.position is None:
-        raise PathError(f"{job.source}: needs a column with positions, because rows on Spark have no order")
-    files, session = ordered.files, ordered.session
-    if files and session == CAPTURE_SESSION and not before.undecided and not interruptions(files):
-        kept = tuple(name for name in files[0].keep if name != CAPTURE_SESSION)
-        schema = pa.schema([files[0].schema.field(name) for name in kept])
-        files, session = tuple(replace(file, keep=kept, schema=schema) for file in files), None
-    return ordered.position, files, session
 
 
 @contextmanager

@@ -1,26 +1,36 @@
-"""Decodes files by tasks, which read and write files with pyarrow. Spark only distributes and retries the tasks."""
+"""The engine of `decode_files`: tasks read and write files with pyarrow. Spark distributes and retries them."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pgdecode.changes.replication_state import ReplicationState
+from pgdecode.changes.stored_state import replication_of
+from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.run import Run
-from pgdecode.files.ordered_files import OrderFault, in_slot_order, session_text
-from pgdecode.files.payload_file import PayloadFile
+from pgdecode.files.file_metadata import catalog_of, with_footers
+from pgdecode.files.ordered_files import OrderedFiles, OrderFault, in_slot_order, interruptions, session_text
+from pgdecode.files.payload_file import CAPTURE_SESSION, PayloadFile
+from pgdecode.files.payload_files import payload_files
+from pgdecode.jobs.decode_run import CHANGES, DecodeJob, RunOutput, SequenceEnd
+from pgdecode.jobs.new_input import NewInput
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.source_index import SourceIndex, index_of_statistics, is_enough, unused_versions, with_used
 from pgdecode.partitions.speculation import holds
 from pgdecode.protocol.options import ChangeOptions
+from pgdecode.storage.errors import PathError
+from pgdecode.types.user_types import UserType
 from spark_udfs.dataframes.control_index import in_session
-from spark_udfs.dataframes.kept_changes import KeptFile
+from spark_udfs.dataframes.kept_changes import add_kept
 from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.dataframes.stored_changes import StoredTask, stored_parts
 from spark_udfs.jobs.file_tasks import (
@@ -48,7 +58,9 @@ from spark_udfs.jobs.splits import (
     statistics_of,
     task_bytes,
 )
+from spark_udfs.runtime.session import local_session
 from spark_udfs.runtime.tasks import parallelism, partition_bytes, run_tasks
+from spark_udfs.schema.spark_types import session_has_time
 
 
 @dataclass(frozen=True)
@@ -59,21 +71,103 @@ class JobOutput:
     ----------
     index : PartitionIndex
         With the state after the run.
-    rows : int
-        Number of payloads.
     written : Committed
         Of all outputs.
-    kept : list of KeptFile
-        In the order of the input.
     session : str or None
         The last value of the session column, as text.
     """
 
     index: PartitionIndex
-    rows: int
     written: Committed
-    kept: list[KeptFile]
     session: str | None
+
+
+class SparkEngine:
+    """Decodes by tasks of Spark. It checks the options of the job.
+
+    Parameters
+    ----------
+    spark : SparkSession or None
+        None: a local session is started.
+    job : DecodeJob
+    """
+
+    name: Literal["spark"] = "spark"
+
+    def __init__(self, spark: SparkSession | None, job: DecodeJob) -> None:
+        self._spark = spark
+        self._config: MessageJob | ChangeJob
+        if job.is_of_messages:
+            self._config = MessageJob(**vars(job.message_options), keep=job.keep, format=job.format)
+        else:
+            tables = tuple(None if name == CHANGES else name for name in job.what)
+            self._config = ChangeJob(tables, job.fields, job.options, job.catalog, job.format, job.in_folders)
+
+    def _session(self) -> AbstractContextManager[SparkSession]:
+        return nullcontext(self._spark) if self._spark is not None else local_session()
+
+    def messages(self, job: DecodeJob, run: Run, found: NewInput) -> RunOutput:
+        """Decode files to messages, as `Engine.messages`."""
+        assert isinstance(self._config, MessageJob)
+        _check_parquet(job, found)
+        for file, (_, n_before) in zip(found.files, found.selection.new, strict=True):
+            if n_before and job.in_stream == "ordered":
+                raise RunError(f'{file.path}: has grown, but on Spark, in_stream="ordered" decodes whole files')
+        with self._session() as spark:
+            # Without rows, the first file still has the columns of the output.
+            files = found.files or payload_files(job.source, job.payload, job.keep, job.unwrap)[:1]
+            return RunOutput(*write_messages(spark, files, run, self._config))
+
+    def changes(self, job: DecodeJob, run: Run, found: NewInput) -> RunOutput:
+        """Decode files to changes and tables, as `Engine.changes`."""
+        assert isinstance(self._config, ChangeJob)
+        _check_parquet(job, found)
+        before = replication_of(run.state)
+        position, files, session = _columns(job, found.sequence, before)
+        options, types = with_footers(job.options, files, [UserType(*item) for item in run.state.user_types])
+        config = replace(self._config, options=options, catalog=job.catalog or catalog_of(files))
+        state = None if run.last is None else before
+        try:
+            with self._session() as spark:
+                has_time = session_has_time(spark)
+                done = write_changes(spark, files, position, config, has_time, run, state, session)
+        except KeyError as error:
+            raise PathError(f"{job.source}: {error.args[0]}") from error
+        partitions = done.index.partitions
+        first, last = (partitions[0].first, partitions[-1].last) if partitions else (None, None)
+        captured = files[-1].captured if files else None
+        sessions = (done.session, None if captured is None else session_text(captured.session), run.state.session)
+        end = SequenceEnd(
+            done.index.end,
+            first,
+            last,
+            done.index.n_skipped,
+            [(item.oid, item.name, item.declaration) for item in types],
+            next((item for item in sessions if item is not None), None),
+        )
+        return RunOutput(*done.written, end=end)
+
+
+def _check_parquet(job: DecodeJob, found: NewInput) -> None:
+    if any(file.converted for file in found.files):
+        raise PathError(f"{job.source}: not a Parquet file; on Spark, payloads are in Parquet")
+
+
+def _columns(
+    job: DecodeJob, ordered: OrderedFiles, before: ReplicationState
+) -> tuple[str, Sequence[PayloadFile], str | None]:
+    """Return the position column, the files with the columns to read, and the session column.
+
+    Sessions of captured files matter only if one of them ended with an open transaction.
+    """
+    if ordered.position is None:
+        raise PathError(f"{job.source}: needs a column with positions, because rows on Spark have no order")
+    files, session = ordered.files, ordered.session
+    if files and session == CAPTURE_SESSION and not before.undecided and not interruptions(files):
+        kept = tuple(name for name in files[0].keep if name != CAPTURE_SESSION)
+        schema = pa.schema([files[0].schema.field(name) for name in kept])
+        files, session = tuple(replace(file, keep=kept, schema=schema) for file in files), None
+    return ordered.position, files, session
 
 
 def write_messages(spark: SparkSession, files: Sequence[PayloadFile], run: Run, config: MessageJob) -> Committed:
@@ -179,8 +273,8 @@ def write_changes(
         dict(sorted(bad_rows.items())),
         merged(task for output in outputs for task in output.tasks),
     )
-    kept = [output.kept for output in complete if output.kept is not None]
-    return JobOutput(index, sum(indexed.counts), written, kept, last_session)
+    add_kept(index.end, [output.kept for output in complete if output.kept is not None])
+    return JobOutput(index, written, last_session)
 
 
 def _stored_tasks(

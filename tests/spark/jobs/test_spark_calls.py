@@ -164,7 +164,7 @@ def test_nothing_new_starts_no_session_and_opens_no_file(
 ) -> None:
     add_part(0)
     decode_files(spark, "raw", "out", what=what)
-    monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
+    monkeypatch.setattr("spark_udfs.jobs.file_route.local_session", lambda: pytest.fail("a session was asked for"))
     monkeypatch.setattr("pgdecode.files.payload_files.read_footer", lambda *given: pytest.fail("a file was opened"))
     again = decode_files(None, "raw", "out", what=what)
     assert (again.rows, again.manifest) == (0, None)

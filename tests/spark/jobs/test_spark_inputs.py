@@ -70,7 +70,7 @@ def test_rows_without_order_are_refused_and_decoded_by_the_functions(spark: Spar
 def test_positions_that_are_no_integers_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, type: pa.DataType
 ) -> None:
-    monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
+    monkeypatch.setattr("spark_udfs.jobs.file_route.local_session", lambda: pytest.fail("a session was asked for"))
     positions = pa.array([1, 2], pa.int64()).cast(type)
     pq.write_table(pa.table({"seq": positions, "data": [b"E", b"E"]}), tmp_path / "raw.parquet")
     with pytest.raises(PathError, match=r"raw\.parquet: column 'seq' is .*, not integers"):
@@ -131,7 +131,7 @@ def test_a_path_is_no_uri_and_names_may_have_colons(
 def test_incompatible_options_are_reported_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any], text: str
 ) -> None:
-    monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
+    monkeypatch.setattr("spark_udfs.jobs.file_route.local_session", lambda: pytest.fail("a session was asked for"))
     with pytest.raises(ValueError, match=text):
         decode_files(None, captures.DATA / "18.shop.v1.parquet", tmp_path / "out", **options)
 

@@ -246,7 +246,7 @@ def test_csv_has_a_header_and_tells_empty_from_null(spark: SparkSession, tmp_pat
 def test_mistakes_are_reported_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
+    monkeypatch.setattr("spark_udfs.jobs.file_route.local_session", lambda: pytest.fail("a session was asked for"))
     with pytest.raises(error, match=text):
         decode_files(None, FILE, tmp_path / "out", **options)
     assert_nothing_but(tmp_path)
@@ -255,7 +255,7 @@ def test_mistakes_are_reported_before_spark_is_started(
 def test_unsuitable_locations_are_refused_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
+    monkeypatch.setattr("spark_udfs.jobs.file_route.local_session", lambda: pytest.fail("a session was asked for"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "1.parquet").touch()
@@ -277,7 +277,7 @@ def test_unsuitable_locations_are_refused_before_spark_is_started(
 def test_what_only_spark_reads_or_writes_is_refused_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uri: str
 ) -> None:
-    monkeypatch.setattr("spark_udfs.jobs.decode_files.local_session", lambda: pytest.fail("a session was asked for"))
+    monkeypatch.setattr("spark_udfs.jobs.file_route.local_session", lambda: pytest.fail("a session was asked for"))
     text = rf"^{uri}: only Spark reads and writes this, .* spark_udfs\.changes\(spark\.read\.parquet\(\.\.\.\)\)\.write"
     with pytest.raises(PathError, match=text):
         decode_files(None, uri, tmp_path / "out")
