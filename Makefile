@@ -96,10 +96,15 @@ complexity:  ## after a change to code that processes many items: instructions p
 soak:  ## before a release: fifty million messages in constant memory
 	$(PYTHON) tests/robustness/soak.py
 
-runs:  ## after a change to the rules of transactions or to data sets: sequences cut into calls and killed, compared with one call
+# The emulator of Azure's object store; that of S3 comes with the environment.
+AZURITE = build/azurite/node_modules/.bin/azurite-blob
+$(AZURITE):
+	npm install --prefix build/azurite --omit=dev --no-audit --no-fund --loglevel=error azurite@3 >/dev/null
+
+runs:  $(AZURITE)  ## after a change to the rules of transactions or to data sets: sequences cut into calls and killed, compared with one call
 	PYTHONPATH=tests:tests/datasets $(PYTHON) -m run_campaign --captures --spark --stores some
 
-killed-drivers:  ## after a change to object stores: drivers killed at 30 random points, on emulators
+killed-drivers:  $(AZURITE)  ## after a change to object stores: drivers killed at 30 random points, on emulators
 	PYTHONPATH=tests:tests/datasets $(PYTHON) -m run_campaign --trials 0 --killed 30 --spark --stores all
 
 store-cost:  ## after a change to object stores: CPU time of decoding through the S3 emulator, beside copying
