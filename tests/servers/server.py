@@ -139,6 +139,7 @@ class Cluster:
             subprocess.run(
                 [self.programs / program, *arguments],
                 check=True,
+                env={**os.environ, "LD_PRELOAD": ""},  # with the sanitizers' libraries, a server hangs
                 user=self._owner,
                 cwd=self.place,
                 stdout=log,
