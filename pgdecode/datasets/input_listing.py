@@ -78,7 +78,8 @@ def find_files(path: FilePath, *, may_be_empty: bool = False) -> Sequence[FilePa
         text = sum(name.lower().endswith(TEXT_SUFFIXES) and not is_hidden(name) for name in every)
         others = f"; it has {text:,} CSV or JSON files, which are read one at a time: name one" if text else ""
         raise PathError(f"{path}: no Parquet file (*.parquet) in this folder{others}")
-    return sorted(found)
+    # Path compares parts too, but makes them again for each comparison.
+    return sorted(found, key=lambda path: path.parts)
 
 
 def _find_objects(path: ObjectPath, may_be_empty: bool) -> list[ObjectPath]:
