@@ -13,7 +13,7 @@ from pgdecode import Relation, Type
 from pgdecode.protocol.errors import unknown_names
 from pgdecode.rows.options import with_options
 from spark_udfs.columns.column_options import ColumnOptions, RelationKeywords
-from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, Keywords, PandasRows, RowOptions, relation_of
+from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, PandasRows, RowOptions, arguments_of, relation_of
 from spark_udfs.columns.udf_adapters import adapter_named, user_defined
 from spark_udfs.schema.spark_types import session_has_time, supported_schema
 from spark_udfs.schema.years import any_year
@@ -153,14 +153,12 @@ def _user_defined(relation: Any, given: RelationKeywords) -> Any:
     passes = any_year(options.years)
     plain = _relation_to_json(relation)
     sent = [_message(message, Type) for message in options.type_messages]
-    plain_keywords: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         name: dict(values) if isinstance(values, Mapping) else values for name, values in keywords.items()
     }
-    chosen = Keywords(
-        type_messages=tuple((message.type_id, message.namespace, message.name) for message in sent), **plain_keywords
-    )
+    chosen["type_messages"] = tuple((message.type_id, message.namespace, message.name) for message in sent)
     # Decoding zero rows checks the options, and returns the schema of all rows.
-    schema = pgdecode.decode_rows([], relation_of(plain), **chosen.as_arguments()).schema
+    schema = pgdecode.decode_rows([], relation_of(plain), **arguments_of(chosen)).schema
     names = _names(options.fields, schema)
     has_time = session_has_time(SparkSession.active())
     of_rows = RowOptions(plain, chosen, names, options.others == "null", passes, has_time, options.unwrap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +15,8 @@ from pgdecode import Column, Delete, Insert, Relation, Type, Update
 from pgdecode.payloads.payload_input import payload_parts
 from pgdecode.payloads.unwrap import unwrap_in_place
 from pgdecode.protocol.messages import MESSAGES
-from pgdecode.protocol.options import MAX_VALUE_BYTES, Empty, RowMode, UnrepresentableValues, Unwrap, limits_with
+from pgdecode.protocol.options import MAX_VALUE_BYTES, Unwrap, limits_with
+from pgdecode.rows.options import DEFAULTS
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
 from spark_udfs.schema.spark_types import to_supported_type
 from spark_udfs.schema.years import checked_years
@@ -35,25 +36,11 @@ def relation_of(plain: JsonRelation) -> Relation:
     return Relation(relation_id, namespace, name, replica_identity, tuple(Column(*column) for column in columns))
 
 
-@dataclass(frozen=True)
-class Keywords:
-    """Keyword arguments of `pgdecode.decode_rows`, with the same names. They are small when pickled."""
-
-    types: Mapping[str | int, str] | None = None
-    columns: Mapping[str, str] | None = None
-    type_messages: tuple[tuple[int, str, str], ...] = ()
-    encoding: str = "UTF8"
-    datestyle: str = "ISO, MDY"
-    mode: RowMode = "FAILFAST"
-    unrepresentable: UnrepresentableValues = "error"
-    empty: Empty = "null"
-    max_value_bytes: int = MAX_VALUE_BYTES
-
-    def as_arguments(self) -> dict[str, Any]:
-        """Return the arguments for `decode_rows`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["limits"] = limits_with(values.pop("max_value_bytes"))
-        return values | {"type_messages": [Type(*plain) for plain in self.type_messages]}
+def arguments_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `decode_rows`, of which `keywords` has those that are given, as plain data."""
+    limits = limits_with(keywords.get("max_value_bytes", MAX_VALUE_BYTES))
+    given = {name: value for name, value in keywords.items() if name != "max_value_bytes"}
+    return given | {"limits": limits, "type_messages": [Type(*plain) for plain in keywords["type_messages"]]}
 
 
 @dataclass(frozen=True)
@@ -64,7 +51,8 @@ class RowOptions:
     ----------
     relation : tuple
         Its id, namespace, name and replica identity, and the flags, name, type and modifier of each column.
-    keywords : Keywords
+    keywords : mapping
+        As for `arguments_of`.
     fields : tuple of str
         Columns of `decode_rows` to return.
     null_others : bool
@@ -78,7 +66,7 @@ class RowOptions:
     """
 
     relation: JsonRelation
-    keywords: Keywords
+    keywords: Mapping[str, Any]
     fields: tuple[str, ...]
     null_others: bool
     any_year: bool
@@ -93,13 +81,16 @@ class RowOptions:
         errors = None
         if self.null_others:
             payloads, errors = self._own(payloads)
-        rows = pgdecode.decode_rows(payloads, relation, **self.keywords.as_arguments())
+        rows = pgdecode.decode_rows(payloads, relation, **arguments_of(self.keywords))
         if not self.any_year:
-            rows = checked_years(rows, payloads, relation, self.keywords.mode, self.keywords.unrepresentable)
+            rows = checked_years(rows, payloads, relation, self._option("mode"), self._option("unrepresentable"))
         if errors is not None:
             rows = rows.set_column(rows.schema.get_field_index("_error"), "_error", pc.coalesce(errors, rows["_error"]))
         found = [to_supported_type(rows[name], has_time=self.has_time) for name in self.fields]
         return pa.RecordBatch.from_arrays(found, names=list(self.fields))
+
+    def _option(self, name: str) -> Any:
+        return self.keywords.get(name, DEFAULTS[name])
 
     def _own(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Replace payloads that are not rows of the relation by null. Return also the errors of malformed rows."""
@@ -111,8 +102,8 @@ class RowOptions:
             rows,
             in_stream="auto",
             fields=("relation_id", "error"),
-            mode=self.keywords.mode,
-            empty=self.keywords.empty,
+            mode=self._option("mode"),
+            empty=self._option("empty"),
         )
         own = pc.equal(seen["relation_id"], self.relation[0]).fill_null(False)
         return pc.if_else(own, rows, nothing), seen["error"]

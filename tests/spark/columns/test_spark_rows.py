@@ -25,7 +25,7 @@ import pgdecode
 from pgdecode import Column, Delete, Relation, Type, Update
 from spark_udfs import from_pgoutput, register_relation
 from spark_udfs.columns.row_column import _relation_to_json
-from spark_udfs.columns.row_worker import ArrowRows, Keywords, PandasRows, RowOptions
+from spark_udfs.columns.row_worker import ArrowRows, PandasRows, RowOptions
 from spark_udfs.schema.spark_types import HAS_TIME
 from support.generators.encoder import encode
 from support.tiers import full
@@ -330,12 +330,10 @@ def test_mistakes_are_reported_at_the_call(arguments: dict[str, Any], error: typ
 def test_options_and_their_defaults_are_those_of_decode_rows() -> None:
     here = inspect.signature(from_pgoutput).parameters
     there = inspect.signature(pgdecode.decode_rows).parameters
-    sent = inspect.signature(Keywords).parameters
     left_out = {"payloads", "relation", "limits", "strict_flags", "threads"}  # Spark has its own threads
     # Of the limits, Spark has one.
-    assert set(sent) == (set(there) - left_out) | {"max_value_bytes"}
     assert here["max_value_bytes"].default == pgdecode.Limits().max_value_bytes
-    common = set(sent) - {"max_value_bytes"}
+    common = set(there) - left_out
     assert {name: here[name].default for name in common} == {name: there[name].default for name in common}
 
 
@@ -353,7 +351,7 @@ def test_a_worker_of_another_version_says_so(
 
 @pytest.mark.parametrize("kind", [ArrowRows, PandasRows])
 def test_pickled_functions_are_a_name_and_plain_data(kind: type[ArrowRows | PandasRows]) -> None:
-    keywords = Keywords(types={20000: "date"}, type_messages=((20000, "public", "mood"),))
+    keywords = {"types": {20000: "date"}, "type_messages": ((20000, "public", "mood"),)}
     options = RowOptions(_relation_to_json(PEOPLE), keywords, tuple(NAMES), True, False, False)
     sent = cloudpickle.dumps(kind(options))
     assert len(sent) < 3000
