@@ -10,10 +10,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from time import perf_counter
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,7 +40,7 @@ try:
     from spark_udfs.columns.udf_adapters import adapter_named, user_defined
     from spark_udfs.dataframes.changes import indexed_rows
     from spark_udfs.dataframes.partition_worker import PackedIndex
-    from spark_udfs.jobs.file_route import cut
+    from spark_udfs.jobs import file_route
     from spark_udfs.jobs.file_tasks import Task
     from spark_udfs.jobs.output_committer import Part, commit, new_part
     from spark_udfs.runtime.session import for_workers, local_session
@@ -57,16 +59,17 @@ SMALL_FILES, SMALL_ROWS = 1000, 2000
 # The floor of a case is the same job without decoding, or with the rows in few files. Its name is the name of the case
 # and one of these.
 FEW_FILES = f"the same rows in {FILES} files"
-FLOORS = ("constant rows", "constant fields", "no decoding", FEW_FILES)
+ONE_PASS = "one pass"
+FLOORS = ("constant rows", "constant fields", "no decoding", FEW_FILES, ONE_PASS)
 
 # The jobs of one table from files to files are the largest. A quick run has the same size, but fewer rounds.
-GROUPS = ("columns", "files", "dataframes", "table", "small")
+GROUPS = ("columns", "files", "dataframes", "table", "small", "passes")
 LARGE = "table"
-# Many small files, only on request. The figures are CPU seconds of all processes: several threads open the files.
-SMALL = "small"
+# Many small files, and the index before the decoding, only on request. The figures are CPU seconds of all processes.
+SMALL, PASSES = "small", "passes"
 # Rounds of cases with a floor. Short jobs have more rounds, so that their ratios are stable. Cases without a floor,
 # such as the slow routes to files, run only in some rounds.
-QUICK_ROUNDS = {"columns": 21, "files": 9, "dataframes": 9, "table": 7, "small": 7}
+QUICK_ROUNDS = {"columns": 21, "files": 9, "dataframes": 9, "table": 7, "small": 7, "passes": 7}
 QUICK_ROUNDS_ALONE = 3
 FULL_ROUNDS = 7
 Cases = dict[str, Callable[[], object]]
@@ -154,25 +157,49 @@ def cpu_seconds() -> float:
     return sum(ticks[number] for number in found) / os.sysconf("SC_CLK_TCK")
 
 
+def decoded_to(target: Path, spark: SparkSession, source: str, what: str) -> Callable[[], None]:
+    """Make a function that decodes files to an empty folder."""
+
+    def run() -> None:
+        rmtree(target, ignore_errors=True)
+        decode_files(spark, source, target, what=what)
+
+    return run
+
+
+def of_passes(spark: SparkSession, folder: Path) -> Cases:
+    """Make the cases without speculation: all files are read for the index, and then again by the tasks that decode."""
+    source = landed(folder / "raw", SMALL_FILES * SMALL_ROWS)
+    cases: Cases = {}
+
+    def without_speculation(run: Callable[[], None]) -> Callable[[], None]:
+        def patched() -> None:
+            with mock.patch.object(file_route, "speculation_of", return_value=None):
+                run()
+
+        return patched
+
+    for what in ("changes", TABLE):
+        name, run = f"decode_files, {what}, two passes", decoded_to(folder / "out", spark, source, what)
+        cases[f"{name}: {ONE_PASS}"] = run
+        cases[name] = without_speculation(run)
+    return cases
+
+
 def of_small_files(spark: SparkSession, folder: Path) -> Cases:
     """Make the cases of many small files."""
     n_rows = SMALL_FILES * SMALL_ROWS
     many, few = landed(folder / "many", n_rows, SMALL_FILES), landed(folder / "few", n_rows)
-    target = folder / "out"
-
-    def decoded(source: str, what: str) -> Callable[[], None]:
-        def run() -> None:
-            rmtree(target, ignore_errors=True)
-            decode_files(spark, source, target, what=what)
-
-        return run
-
+    decoded = partial(decoded_to, folder / "out", spark)
     cases: Cases = {}
     for what in ("messages", "changes", TABLE):
         name = f"decode_files, {what}, {SMALL_FILES} files"
         cases[f"{name}: {FEW_FILES}"] = decoded(few, what)
         cases[name] = decoded(many, what)
     return cases
+
+
+OF_CPU = {SMALL: of_small_files, PASSES: of_passes}
 
 
 def decoded_sample(what: str) -> pa.RecordBatch:
@@ -259,7 +286,7 @@ class Routes:
         keep = () if what == "messages" else ("seq",)
 
         def copy(target: Path) -> None:
-            tasks = cut(spark, payload_files(Path(source), "data", keep))
+            tasks = file_route.cut(spark, payload_files(Path(source), "data", keep))
             with target_at(target).begin((what,), {}) as run:
                 work = Copying(run.files, constant_rows, layout)
                 parts = [part for found in run_tasks(spark, work, tasks) for part in found]
@@ -344,7 +371,7 @@ def shown(cases: dict[str, dict[str, float | None]]) -> list[str]:
         median, ratio, n_rows = case["median"] or 0.0, case["floor_ratio"], case["rows"] or 0
         comparison = ""
         if ratio is not None:
-            than = FEW_FILES if f"{name}: {FEW_FILES}" in cases else "without decoding"
+            than = next((word for word in (FEW_FILES, ONE_PASS) if f"{name}: {word}" in cases), "without decoding")
             comparison = f"{ratio:6.2f} x {than}, quartiles {case['floor_spread']:.2f} apart, {case['rounds']} rounds"
         texts.append(f"{name:52} {median:8.2f} s {n_rows / median / 1e6:8.2f} M payloads/s {comparison}".rstrip())
     return texts
@@ -370,10 +397,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seconds: dict[str, list[float]] = {}
     n_bytes = 0
     n_usual = asked.rows or (QUICK_ROWS if asked.quick else FULL_ROWS)
-    groups = [group for group in GROUPS if group == asked.only or (asked.only is None and group != SMALL)]
+    groups = [group for group in GROUPS if group == asked.only or (asked.only is None and group not in OF_CPU)]
     with local_session(asked.master) as spark:
         for n_rows, chosen in (
-            (n_usual, [group for group in groups if group not in (LARGE, SMALL)]),
+            (n_usual, [group for group in groups if group not in (LARGE, *OF_CPU)]),
             (asked.rows or FULL_ROWS, [group for group in groups if group == LARGE]),
         ):
             if not chosen:
@@ -390,12 +417,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 n_bytes = sum(len(PackedIndex.of(item.source, item.index, item.counts).index) for item in indexes)
             print(f"{n_rows:,} payloads of {DATA_SET} in {FILES} files, {asked.master}; the index is {n_bytes:,} bytes")
             print(*shown({name: found[name] for name in taken}), sep="\n")
-        if SMALL in groups:
+        for group in [group for group in groups if group in OF_CPU]:
             with tempfile.TemporaryDirectory() as folder:
-                taken = measured(of_small_files(spark, Path(folder)), *rounds_of(SMALL, asked), cpu_seconds)
+                taken = measured(OF_CPU[group](spark, Path(folder)), *rounds_of(group, asked), cpu_seconds)
             seconds.update(taken)
             found.update(summary(taken, SMALL_FILES * SMALL_ROWS))
-            print(f"{SMALL_FILES} files of {SMALL_ROWS:,} payloads of {DATA_SET}, {asked.master}, CPU seconds")
+            print(f"{SMALL_FILES * SMALL_ROWS:,} payloads of {DATA_SET}, {asked.master}, CPU seconds")
             print(*shown({name: found[name] for name in taken}), sep="\n")
     if asked.json:
         about = {"rows": n_usual, "data_set": DATA_SET, "master": asked.master, "index_bytes": n_bytes}
