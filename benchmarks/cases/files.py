@@ -18,7 +18,7 @@ from benchmarks.cases.changes import committed_rows, table_of
 from benchmarks.datasets import BATCH_ROWS, DataSet
 from pgdecode.cli.main import main
 from pgdecode.envelope.schema import envelope_schema
-from pgdecode.files.writers import CHANGE_LAYOUT, message_layout, open_writer
+from pgdecode.files.writers import CHANGE_LAYOUT, message_layout, writer_to
 
 
 def write_payloads(path: Path, payloads: pa.BinaryArray, first: int = 0) -> None:
@@ -82,7 +82,7 @@ class Copy:
             pass
         layout = CHANGE_LAYOUT if self.command.table else message_layout()
         schema = self.result[0].schema if self.command.table else envelope_schema()
-        with open_writer(target, "parquet", schema, layout) as write:
+        with target.open("xb") as file, writer_to(file, "parquet", schema, layout) as write:
             for batch in self.result:
                 write(batch)
         return target

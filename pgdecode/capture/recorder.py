@@ -26,7 +26,6 @@ from pgdecode.capture.frames import (
 from pgdecode.capture.journal import Journal
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.capture.undecided import SessionState
-from pgdecode.files.file_metadata import USED
 from pgdecode.protocol.messages import Relation
 
 # Bytes of an open transaction that are kept in memory before they are written to a separate file.
@@ -361,7 +360,7 @@ class Recorder(threading.Thread):
         file, self._file = self._file, None
         undecided = len(self._state.streams), len(self._state.prepared)
         before = self._journal.before_next_file()
-        metadata = {**self._session.metadata, **before, "prepared": sorted(self._state.prepared), "relations": USED}
+        metadata = {**self._session.metadata, **before, "prepared": sorted(self._state.prepared)}
         try:
             copies = tuple(self._file_copies)
             entry = file.seal(self._position, self._session.number, undecided, metadata, others, copies)

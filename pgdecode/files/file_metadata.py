@@ -30,8 +30,6 @@ CATALOG_KEY = b"pgdecode.catalog"
 CONTROL_KEY = b"pgdecode.control"
 # In the text of a catalog that has facts.
 _FACTS = b'"facts": ['
-# The value of "relations" in the description of a capture: the footer has the relations that the file uses.
-USED = "used"
 
 # The footer of a `PayloadFile` has been read.
 FileWithFooter = FilePath | PayloadFile
@@ -174,17 +172,12 @@ def _catalog_in(file: FileWithFooter) -> RelationCatalog:
 
 
 def _first_seq_and_session(file: FileWithFooter) -> tuple[int | None, int | None]:
-    """Return the number of a captured file's first message, and its session.
-
-    None for another file, and for one of an earlier version of pgdecode, whose footer has all relations of the session.
-    """
+    """Return the number of a captured file's first message, and its session; None for another file."""
     content = _entry(file, CAPTURE_KEY)
     try:
-        captured = {} if content is None else load_json(content)
-        if captured.get("relations") != USED:
-            return None, None
+        captured = load_json(content or b"{}")
         return int(captured["file"]["first_seq"]), int(captured["file"]["session"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         return None, None
 
 
@@ -227,7 +220,7 @@ def control_of(file: PayloadFile, position: str) -> FileControl | None:
     Returns
     -------
     FileControl or None
-        None for a file that `pgdecode capture` has not written, or an earlier version; if the messages would have been
+        None for a file that `pgdecode capture` has not written; if the messages would have been
         a large part of the file; if another program wrote the file anew, or the footer is damaged.
     """
     content = file.entries.get(CONTROL_KEY)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -113,26 +112,6 @@ class Writer:
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""
         self.write(batch)
-
-
-@contextmanager
-def open_writer(
-    path: Path,
-    format: Format,
-    schema: pa.Schema,
-    layout: Layout,
-    n_writers: int = 1,
-    workers: Workers = ONE_WORKER,
-) -> Iterator[Writer]:
-    """Create a file, and yield its writer.
-
-    Parameters
-    ----------
-    path, format, schema, layout, n_writers, workers
-        As in `writer_to`. The file must not exist.
-    """
-    with open(path, "xb") as file, writer_to(file, format, schema, layout, n_writers, workers) as write:
-        yield write
 
 
 @contextmanager

@@ -4,10 +4,6 @@ Most sequences consist of plain transactions, and their tables do not change. If
 transactions, a partition needs to know only the relations of its rows, and a few messages are enough to find them. Each
 partition is decoded with this preliminary index. Once `index_partitions` has all messages, `holds` checks whether the
 final index would have given the partition the same start. If not, the partition is decoded again.
-
-`pgdecode.files.change_export` speculates by the same mechanism: versions of relations from the first batch are
-preloaded (`RelationTracker.preload`), another version raises `SchemaChanged`, and the input is decoded again. One
-decoder sees the whole sequence there, so it needs neither an index nor `holds`.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ def merged(versions: Iterable[UserType]) -> tuple[UserType, ...]:
         described.pop(item.declaration, None)
         described[item.declaration] = item
     found = {oid: [*described.values()] for oid, described in by_type.items()}
-    known = {key: items[-1].declaration for items in found.values() for key in (items[-1].oid, items[-1].name)}
-    known |= {items[-1].key: items[-1].declaration for items in found.values()}
+    known: dict[str | int, str] = {oid: items[-1].declaration for oid, items in found.items()}
     return tuple(
         replace(items[-1], declaration="record") if _is_altered(items, known) else items[-1] for items in found.values()
     )
@@ -149,7 +148,6 @@ def _is_altered(items: Sequence[UserType], known: Mapping[str | int, str]) -> bo
     if len(items) == 1 or not all(item.declaration.startswith("(") for item in items):
         return any(item.declaration == "record" for item in items)
     try:
-        # Files of earlier versions of pgdecode name types that others refer to by OID.
         first, *others = [declared(item.declaration, known) for item in items]
     except ValueError:
         return True

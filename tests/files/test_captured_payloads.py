@@ -59,7 +59,7 @@ def test_batches_are_those_of_sessions(tmp_path: Path) -> None:
 
 
 def test_relations_from_footers_are_known_from_the_first_payload(tmp_path: Path) -> None:
-    raw = captured(tmp_path / "raw", [{"relations": "used"}])
+    raw = captured(tmp_path / "raw", [{}])
     [path] = raw.iterdir()
     rows = pq.read_table(path)
     catalog = pgdecode.RelationCatalog.from_messages([RELATION], [0])
