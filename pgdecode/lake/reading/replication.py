@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,12 @@ class ChangeList:
 
     Attributes
     ----------
-    versions : set of int
-        Those that the changes have.
+    versions : dict of int to int
+        Those that the changes have, with their numbers in the list.
     """
 
     def __init__(self) -> None:
-        self.versions: set[int] = set()
+        self.versions: dict[int, int] = {}
         self._sink = pa.BufferOutputStream()
         self._writer = pa.ipc.new_stream(self._sink, _COLUMNS, options=pa.ipc.IpcWriteOptions(compression="zstd"))
         self._waiting: list[Columns] = []
@@ -53,9 +53,11 @@ class ChangeList:
 
     def add(self, positions: pa.Array, xids: pa.Array, versions: pa.Array) -> None:
         """Add the next changes."""
-        self._waiting.append((positions, xids, versions))
+        unique = pc.unique(versions)
+        numbers = [self.versions.setdefault(number, len(self.versions)) for number in unique.to_pylist()]
+        in_list = pa.array(numbers, pa.int32()).take(pc.index_in(versions, unique))
+        self._waiting.append((positions, xids, in_list))
         self._n_waiting += len(positions)
-        self.versions |= {*pc.unique(versions).to_pylist()}
         if self._n_waiting >= _LIST_ROWS:
             self._write()
 
@@ -96,8 +98,8 @@ class StoredPositions:
     relation_id : int
     content : bytes
         The list of the changes, as `ChangeList.content` returns it.
-    offset : int
-        The number of the first version of the table in the catalog.
+    versions : tuple of int
+        The versions that the list has, by their numbers in it. Without a version, the number is negative.
     path : Path or None
         The spill file.
     """
@@ -105,7 +107,7 @@ class StoredPositions:
     source: PayloadSource
     relation_id: int
     content: bytes
-    offset: int
+    versions: tuple[int, ...]
     path: Path | None = None
 
     def __len__(self) -> int:
@@ -113,10 +115,9 @@ class StoredPositions:
 
     def columns(self) -> Iterator[Columns]:
         """Yield the positions, xids and versions of the changes, in parts."""
+        numbers = pa.array(self.versions, pa.int32())
         for positions, xids, versions in _columns_in(self.content):
-            # Without a version, the number is negative.
-            moved = pc.add(versions, pa.scalar(self.offset, pa.int32()))
-            yield positions, xids, pc.if_else(pc.less(versions, 0), versions, moved)
+            yield positions, xids, numbers.take(versions)
 
     def parts(self) -> Iterator[ChangePart]:
         """Read the changes in order."""
@@ -212,7 +213,13 @@ class StateWriter:
             "prepared": [transaction(item) for item in self._plain["prepared"]],
             "catalog": own_catalog,
         }
-        stored = {str(begin): _renumbered(found, number_of) for begin, found in undecided.items()}
+        stored = {
+            str(begin): {
+                "versions": [*map(number_of, found.versions)],
+                "changes": base64.b64encode(found.content()).decode(),
+            }
+            for begin, found in undecided.items()
+        }
         return {"engine": engine, "others": names, "undecided": stored}
 
     def _in_use(self) -> Iterator[int]:
@@ -253,16 +260,6 @@ def _changes_of(transaction: Transaction) -> dict[int, ChangeList]:
                 columns = (changes.positions.filter(is_own), xids.filter(is_own), versions.filter(is_own))
                 found.setdefault(relation_id, ChangeList()).add(*columns)
     return found
-
-
-def _renumbered(changes: ChangeList, number_of: Callable[[int], int]) -> str:
-    """Encode a list of changes in base 64, with other numbers of versions."""
-    found = ChangeList()
-    for positions, xids, versions in _columns_in(changes.content()):
-        unique = pc.unique(versions)
-        numbers = pa.array(map(number_of, unique.to_pylist()), pa.int32())
-        found.add(positions, xids, numbers.take(pc.index_in(versions, unique)))
-    return base64.b64encode(found.content()).decode()
 
 
 # -- the state of several tables ---------------------------------------------------------------------------------------
@@ -361,11 +358,12 @@ def joined_state(
         opened = {**opened, "relations": relations}
     parts: dict[int, list[StoredPositions]] = {}
     for relation_id, item in stored.items():
-        for begin, text in item["undecided"].items():
-            content = base64.b64decode(text, validate=True)
+        for begin, listed in item["undecided"].items():
+            content = base64.b64decode(listed["changes"], validate=True)
+            versions = tuple(moved(number, relation_id) for number in listed["versions"])
             first_position = next(_columns_in(content))[0][0].as_py()
             path = spill_path(spill, relation_id, int(begin), first_position)
-            part = StoredPositions(source, relation_id, content, offsets[relation_id], path)
+            part = StoredPositions(source, relation_id, content, versions, path)
             parts.setdefault(int(begin), []).append(part)
     plain = {
         **first,
