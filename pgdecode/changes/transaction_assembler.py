@@ -862,9 +862,10 @@ def _cut_back(transaction: Transaction, n_buffered: int) -> None:
 def _is_repeated(state: ReplicationState, batch: ScannedBatch, payload: bytes, row: int) -> bool:
     """Whether a Relation message outside streams repeats the visible version."""
     relations = state.relations
-    relation_id = relations.is_repeated(payload)
+    position = batch.position(row)
+    relation_id = relations.is_repeated(payload, position)
     # A version that no committed transaction has sent counts for the columns of its table once this one commits.
     if relation_id is None or relations.common[relation_id].number not in relations.in_shape:
         return False
-    relations.repeat(relation_id, batch.position(row))
+    relations.repeat(relation_id, position)
     return True

@@ -100,7 +100,7 @@ class TableHistory:
         if before.facts is not None and after.facts is not None:
             known = {*before.facts.attnums}
             numbered = zip(after.columns, after.facts.attnums, strict=True)
-            found |= {item.name for item, attnum in numbered if attnum not in known}
+            found |= {item.name for item, attnum in numbered if not attnum or attnum not in known}
         values = values_before(before, after)
         return {names[name]: (name, values[name]) if name in values else None for name in found}
 

@@ -205,7 +205,7 @@ def _continued(before: RelationVersion, after: RelationVersion, stated: Mapping[
     if before.facts is not None and after.facts is not None:
         names = {number: item.name for number, item in zip(after.facts.attnums, after.columns, strict=True)}
         numbered = zip(before.facts.attnums, before.columns, strict=True)
-        same = {item.name: names[number] for number, item in numbered if number in names}
+        same = {item.name: names[number] for number, item in numbered if number and number in names}
         others = {old: new for old, new in same.items() if old not in stated and new not in stated.values()}
         return {**others, **stated}
     if stated:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pgdecode.protocol.messages import Relation
+from pgdecode.protocol.messages import Column, Relation
 
 MAX_ATTNUM = (1 << 15) - 1
+UNKNOWN_NUMBER = 0  # of a column that may be one of several
 # The files of so many partitions are recorded, those of the newest ones.
 MOST_FILES = 16
 
@@ -20,7 +21,8 @@ class RelationFacts:
     Attributes
     ----------
     attnums : tuple of int
-        pg_attribute.attnum of each column. A renamed column keeps its number, another column never gets it.
+        pg_attribute.attnum of each column. A renamed column keeps its number, another column never gets it. 0 if it
+        is not certain which column it is: it then is another one than those of all other versions.
     missing : tuple of str or None
         For each column, the value that rows have which are older than the column (pg_attribute.attmissingval), in
         PostgreSQL's text form. None if there is none: these rows have NULL, or PostgreSQL has rewritten the table.
@@ -49,7 +51,7 @@ class RelationFacts:
 
     def may_follow(self, before: RelationFacts) -> bool:
         """Whether the columns may be later ones: a number that was not in use before stays so."""
-        if not (self.has_same_list and before.has_same_list):
+        if not (self.has_same_list and before.has_same_list) or UNKNOWN_NUMBER in before.attnums:
             return True
         return {number for number in self.attnums if number <= max(before.attnums, default=0)} <= {*before.attnums}
 
@@ -73,95 +75,121 @@ class StatedFacts(NamedTuple):
     facts: RelationFacts
 
 
-def facts_between(relation: Relation, before: StatedFacts | None, after: StatedFacts) -> RelationFacts | None:
+def facts_between(relation: Relation, before: StatedFacts | None, after: StatedFacts | None) -> RelationFacts:
     """Derive the facts of a relation that was altered again before a look at the catalog.
-
-    PostgreSQL gives columns ascending numbers, gives no number twice, and sends columns in the order of their numbers.
-    So the columns before and after often leave one possibility.
 
     Parameters
     ----------
     relation : Relation
-        As a message outside streams has described it.
+        As a message has described it.
     before : StatedFacts or None
         Facts of the version before it, if they are known.
-    after : StatedFacts
-        Facts of a state of the table after it.
+    after : StatedFacts or None
+        Facts of a state of the table after it, if they are known.
 
     Returns
     -------
-    RelationFacts or None
-        None if more than one state of the table may have been described, or values of older rows are not certain.
+    RelationFacts
+        A column that may be one of several, or a new one, has no number (`UNKNOWN_NUMBER`).
     """
-    known, later = None if before is None else before.facts, after.facts
-    if not later.has_same_list or (known is not None and not known.has_same_list):
-        return None
+    known, later = (None if item is None else item.facts for item in (before, after))
     attnums = numbers_between([column.name for column in relation.columns], before, after)
-    if attnums is None:
-        return None
     former = {} if known is None else dict(zip(known.attnums, known.missing, strict=True))
-    columns = dict(zip(later.attnums, zip(after.relation.columns, later.missing, strict=True), strict=True))
+    columns: dict[int, tuple[Column, str | None]] = {}
+    if after is not None:
+        columns = dict(
+            zip(after.facts.attnums, zip(after.relation.columns, after.facts.missing, strict=True), strict=True)
+        )
     missing = []
     # Otherwise the table may have been rewritten before or after this version.
-    is_stored = later.has_first_storage if known is None else later.has_storage_of(known)
+    is_stored = later is not None and (later.has_first_storage if known is None else later.has_storage_of(known))
     for number, column in zip(attnums, relation.columns, strict=True):
         last, value = columns.get(number, (column, None))
         is_same = (column.type_id, column.type_modifier) == (last.type_id, last.type_modifier)
-        if value is not None and not is_same and number not in former:
-            return None
-        missing.append(former.get(number, value))
-        is_stored = is_stored and is_same and (number in former or number in columns)
+        # The value of a column with another type may have been another one.
+        missing.append(former.get(number, value if is_same else None) if number else None)
+        is_stored = is_stored and is_same and number != UNKNOWN_NUMBER and (number in former or number in columns)
+    # Without the numbers of all columns, none of the later state is known to have been added.
+    n_attributes = MAX_ATTNUM if later is None else later.n_attributes
+    is_complete = all(item is None or item.has_same_list for item in (known, later))
+    if is_complete and UNKNOWN_NUMBER not in attnums:
+        n_attributes = max((*attnums, *former), default=0)
     return RelationFacts(
         attnums,
         tuple(missing),
-        known.primary_key if known is not None and known.primary_key == later.primary_key else (),
-        later.storage if is_stored else (),
-        max((*attnums, *former), default=0),
-        has_same_list=True,
+        known.primary_key if known is not None and later is not None and known.primary_key == later.primary_key else (),
+        later.storage if is_stored and later is not None else (),
+        n_attributes,
+        is_complete,
     )
 
 
-def numbers_between(names: Sequence[str], before: StatedFacts | None, after: StatedFacts) -> tuple[int, ...] | None:
+def numbers_between(names: Sequence[str], before: StatedFacts | None, after: StatedFacts | None) -> tuple[int, ...]:
     """Find the numbers of the columns with these names, in a state of a table between two others.
 
+    PostgreSQL gives columns ascending numbers, gives no number twice, and sends columns in the order of their numbers.
     A column of both states is in each one between them. A column of the later state is, if one with a greater number
-    is. Each has its name before or after.
+    is. Each has its name before or after, if that leaves a choice. A list of columns in a publication may have left out
+    any of them.
 
     Returns
     -------
-    tuple of int or None
-        None unless there is exactly one choice.
+    tuple of int
+        `UNKNOWN_NUMBER` for a column with more than one choice, and for all columns if there is no choice.
     """
+    if after is None:
+        return (UNKNOWN_NUMBER,) * len(names)
+    found = _numbers_between(names, before, after)
+    return found or _numbers_between(names, before, after, is_renamed=True) or (UNKNOWN_NUMBER,) * len(names)
+
+
+def _numbers_between(
+    names: Sequence[str], before: StatedFacts | None, after: StatedFacts, *, is_renamed: bool = False
+) -> tuple[int, ...]:
+    """Find the numbers, with any names if columns may have been renamed several times; none if there is no choice."""
     first, last = ({} if item is None else _names_by_number(item) for item in (before, after))
-    top, n = max(first, default=0), len(names)
-    # How many choices there are for so many of the names, and one of them: its last number, and those before it.
-    choices: dict[int, tuple[int, Any]] = {0: (1, None)}
-    complete: list[tuple[int, Any]] = []
-    for number in range(1, after.facts.n_attributes + 1):
+    top, n, n_numbers = max(first, default=0), len(names), after.facts.n_attributes
+    is_complete = after.facts.has_same_list and (before is None or before.facts.has_same_list)
+    is_certain = before is None or UNKNOWN_NUMBER not in before.facts.attnums
+    dropped = {*range(1, top)} - {*first} if is_complete and is_certain else set()
+    indexes = {name: 1 << index for index, name in enumerate(names)}
+    every = (1 << n) - 1
+    # A column that keeps its number and its name is not another one in between.
+    others = every & ~sum(indexes.get(name, 0) for number, name in first.items() if last.get(number) == name)
+
+    def choices(number: int) -> tuple[int, bool]:
+        """Return which of the names a column may have, as bits, and whether it may be missing."""
         allowed = {item[number] for item in (first, last) if number in item}
-        if number <= top and number not in first:
-            if allowed:
-                return None
-            continue  # dropped before
-        if number in last and number > top and n in choices:
-            complete.append(choices[n])  # as before this column was added
-        following = {} if number in last else dict(choices)
-        for count, (ways, chosen) in choices.items():
-            if count < n and (not allowed or names[count] in allowed):
-                others = following.get(count + 1, (0, None))[0]
-                following[count + 1] = (ways + others, (number, chosen))
-        choices = following
-    if n in choices:
-        complete.append(choices[n])
-    if sum(ways for ways, _ in complete) != 1:
-        return None
-    numbers, [(_, rest)] = [], complete
-    while rest is not None:
-        number, rest = rest
-        numbers.append(number)
-    return tuple(reversed(numbers))
+        if number in dropped:
+            return 0, not allowed
+        usual = sum(indexes.get(name, 0) for name in allowed) if allowed else others
+        return every if is_renamed else usual, not is_complete or number not in last
+
+    # The bits of a mask are numbers of names: how many may belong to the columns up to a number, and which may be left
+    # from there. The state may end at each number from `top` on.
+    steps = [choices(number) for number in range(1, n_numbers + 1)]
+    rest = [1 << n]
+    for number in range(n_numbers, 0, -1):
+        bits, is_optional = steps[number - 1]
+        mask = (rest[-1] >> 1) & bits | (rest[-1] if is_optional else 0)
+        rest.append(mask | (1 << n if number > top else 0))
+    rest.reverse()
+    if not rest[0] & 1:
+        return ()
+    numbers, once, several, reached = [UNKNOWN_NUMBER] * n, 0, 0, 1
+    for number, (bits, is_optional) in enumerate(steps, 1):
+        taken = reached & bits & (rest[number] >> 1)
+        several |= once & taken
+        once |= taken
+        taken &= ~several
+        while taken:
+            lowest = taken & -taken
+            numbers[lowest.bit_length() - 1] = number
+            taken ^= lowest
+        reached = (reached & bits) << 1 | (reached if is_optional else 0)
+    return tuple(UNKNOWN_NUMBER if several >> index & 1 else number for index, number in enumerate(numbers))
 
 
 def _names_by_number(stated: StatedFacts) -> Mapping[int, str]:
     columns = zip(stated.facts.attnums, stated.relation.columns, strict=True)
-    return {number: column.name for number, column in columns}
+    return {number: column.name for number, column in columns if number != UNKNOWN_NUMBER}

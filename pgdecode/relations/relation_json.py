@@ -8,7 +8,7 @@ from typing import Any
 
 from pgdecode.protocol.json_document import json_type
 from pgdecode.protocol.messages import Column, Relation, Type
-from pgdecode.relations.relation_facts import MAX_ATTNUM, RelationFacts, StatedFacts
+from pgdecode.relations.relation_facts import MAX_ATTNUM, UNKNOWN_NUMBER, RelationFacts, StatedFacts
 from pgdecode.relations.relation_version import BEFORE, RelationVersion
 
 MAX_OID = MAX_XID = (1 << 32) - 1
@@ -62,9 +62,10 @@ def _facts_to_json(facts: RelationFacts) -> dict[str, Any]:
 
 
 def _facts_from_json(plain: Mapping[str, Any], n_columns: int) -> RelationFacts:
-    attnums = tuple(whole_number(number, 1, MAX_ATTNUM) for number in plain["attnums"])
+    attnums = tuple(whole_number(number, UNKNOWN_NUMBER, MAX_ATTNUM) for number in plain["attnums"])
     values = {number: _text(value) for number, value in dict(plain["missing"]).items()}
-    if len(set(attnums)) != n_columns:
+    known = [number for number in attnums if number != UNKNOWN_NUMBER]
+    if len(attnums) != n_columns or len(set(known)) != len(known):
         raise ValueError(f"facts of {len(attnums)} columns, the relation has {n_columns}")
     return RelationFacts(
         attnums,

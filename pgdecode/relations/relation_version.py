@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgdecode.protocol.messages import Column, Relation, Type
-from pgdecode.relations.relation_facts import RelationFacts, StatedFacts, numbers_between
+from pgdecode.relations.relation_facts import UNKNOWN_NUMBER, RelationFacts, StatedFacts, numbers_between
 from pgdecode.relations.table_names import qualified_name
 
 BEFORE = -1  # the position of versions of a catalog that were sent before payloads whose positions are counted
@@ -96,7 +96,10 @@ class RelationVersion:
 
     def is_like(self, other: RelationVersion) -> bool:
         """Whether another version has the same content, and the same columns as far as that is known."""
-        is_other = self.facts is not None and other.facts is not None and self.facts.is_other(other.facts)
+        is_other = False
+        if self.facts is not None and other.facts is not None:
+            is_certain = UNKNOWN_NUMBER not in self.facts.attnums
+            is_other = self.facts.is_other(other.facts) or not (is_certain or self.position == other.position)
         return self.describes(other.relation, other.types) and not is_other
 
 
@@ -148,7 +151,7 @@ def _is_ambiguous(before: RelationVersion, after: RelationVersion) -> bool:
     numbers = {*first.facts.attnums}
     columns = zip(last.facts.attnums, after.columns, strict=True)
     is_again = any(number not in numbers and column.name in names for number, column in columns)
-    return is_again and numbers_between(names, first, last) is None
+    return is_again and UNKNOWN_NUMBER in numbers_between(names, first, last)
 
 
 def used_from(version: RelationVersion) -> int:

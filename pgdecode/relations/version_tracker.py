@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pgdecode._native.changes.relation_versions import VersionTable
@@ -11,7 +14,7 @@ from pgdecode.protocol.errors import RepeatedColumn, TooManyRelations
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import Relation, Type
 from pgdecode.protocol.wire import offset_of
-from pgdecode.relations.relation_facts import RelationFacts, StatedFacts, facts_between
+from pgdecode.relations.relation_facts import UNKNOWN_NUMBER, RelationFacts, StatedFacts, facts_between
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
 from pgdecode.relations.table_names import named
 from pgdecode.relations.undo_log import NoUndoLog, UndoLog
@@ -156,7 +159,6 @@ class RelationTracker:
     Attributes
     ----------
     versions : list of RelationVersion
-    facts : list of StatedFacts
     common : dict of int to Sent
         By relation OID, the version that is visible outside streams.
     types : dict of int to SentType
@@ -179,7 +181,6 @@ class RelationTracker:
         facts: Iterable[StatedFacts] = (),
     ) -> None:
         self.versions: list[RelationVersion] = []
-        self.facts: list[StatedFacts] = []
         self._facts_by_id: dict[int, list[StatedFacts]] = {}
         self.limits = limits
         self.undo_log: UndoLog = NoUndoLog()
@@ -272,15 +273,25 @@ class RelationTracker:
         for item in facts:
             known = self._facts_by_id.setdefault(item.relation.relation_id, [])
             last = next((other for other in reversed(known) if other.relation == item.relation), None)
-            # Each captured file states them again.
-            if last is None or (last.position < item.position and last.facts != item.facts):
-                self.undo_log.append(self.facts, item)
+            if last is not None and last.position >= item.position:
+                continue
+            if len(known) > 1 and known[-2][::2] == known[-1][::2] == item[::2]:
+                # Each captured file states them again: the first and the last time are enough.
+                self.undo_log.record(known.__setitem__, -1, known[-1])
+                known[-1] = item
+            else:
                 self.undo_log.append(known, item)
+
+    @property
+    def facts(self) -> list[StatedFacts]:
+        """All facts, in the order of their positions."""
+        return sorted(itertools.chain(*self._facts_by_id.values()), key=attrgetter("position"))
 
     def facts_from(self, position: int) -> list[StatedFacts]:
         """List the facts that messages from a position on may use."""
-        last = {item.relation: item for item in self.facts if item.position < position}
-        return [item for item in self.facts if item.position >= position or last[item.relation] is item]
+        facts = self.facts
+        last = {item.relation: item for item in facts if item.position < position}
+        return [item for item in facts if item.position >= position or last[item.relation] is item]
 
     # -- lookup ------------------------------------------------------------------------------------------------------
 
@@ -340,15 +351,16 @@ class RelationTracker:
                 flags[number] = 1
         return bytes(flags)
 
-    def is_repeated(self, payload: bytes) -> int | None:
+    def is_repeated(self, payload: bytes, position: int) -> int | None:
         """Return the OID of a Relation message outside streams if it repeats the visible version; otherwise None."""
         relation_id = int.from_bytes(payload[_OID_AT : _OID_AT + 4], "big")
         last, number = self._last_payloads.get(relation_id, (b"", UNKNOWN))
         sent = self.common.get(relation_id)
         if last != payload or sent is None or sent.number != number:
             return None
-        # If there are several facts of the relation, the position decides which apply.
-        return relation_id if len(self._facts_by_id.get(relation_id, ())) <= 1 else None
+        # The table may have been altered until a later look at the catalog.
+        stated = self._facts_by_id.get(relation_id)
+        return relation_id if not stated or stated[-1].position < position else None
 
     def _own(self, stream: int, relation_id: int) -> int:
         """Find the version that a stream has sent itself."""
@@ -388,10 +400,7 @@ class RelationTracker:
             raise RepeatedColumn(detail, offset=offset, tag="R", relation=relation_id, column=repeated)
         types = tuple(self._types_of(relation, stream))
         number = self.number_for(stream, relation_id)
-        if stream is None:
-            facts = self._facts_after(self.versions[number] if number >= 0 else None, relation, position)
-        else:
-            facts = self._facts_at(relation, position)
+        facts = self._facts_after(number, relation, position)
         visible = position if stream is None else None
         version = RelationVersion(relation, types, position, stream, visible, facts)
         if number < 0 or not self.versions[number].is_like(version):
@@ -540,33 +549,38 @@ class RelationTracker:
 
     # -- implementation ----------------------------------------------------------------------------------------------
 
-    def _facts_at(self, relation: Relation, position: int) -> RelationFacts | None:
-        """Find the facts of the relation that a message describes."""
-        stated = [item for item in self._facts_by_id.get(relation.relation_id, ()) if item.relation == relation]
-        # A file may describe a relation several times, and its footer has the facts of the last time.
-        before = [item for item in stated if item.position <= position]
-        found = before[-1:] or stated[:1]
-        return found[0].facts if found else None
+    def _facts_after(self, number: int, relation: Relation, position: int) -> RelationFacts | None:
+        """Find the facts of the relation that a message describes, after the version with a number.
 
-    def _facts_after(self, before: RelationVersion | None, relation: Relation, position: int) -> RelationFacts | None:
-        """Find the facts of the relation that a message outside streams describes, after another version."""
-        found = self._facts_at(relation, position)
-        if before is None or before.facts is None:
-            known = None
+        A file may describe a relation several times, and its footer has the facts of the last time.
+        """
+        stated = self._facts_by_id.get(relation.relation_id)
+        if not stated:
+            return None
+        before = self.versions[number] if number >= 0 else None
+        if before is not None and before.facts is not None:
+            known: StatedFacts | None = StatedFacts(before.relation, before.position, before.facts)
         else:
-            known = StatedFacts(before.relation, before.position, before.facts)
-        stated = self._facts_by_id.get(relation.relation_id, ())
-        is_stated = any(item.relation == relation and item.position <= position for item in stated)
-        if found is not None and (known is None or (is_stated and found.may_follow(known.facts))):
-            return found
-        # The table was altered again before a look at the catalog.
-        later = next((item for item in stated if item.position >= position), None)
-        if later is None or not later.facts.has_same_list:
-            return None if is_stated else found
-        return facts_between(relation, known, later)
+            earlier = [item for item in stated if item.position <= position]
+            known = max(earlier, key=lambda item: (item.position, item.relation == relation), default=None)
+        first = bisect_left(stated, position, key=attrgetter("position"))
+        later = next((item for item in stated[first:] if known is None or item.facts.may_follow(known.facts)), None)
+        if later is None:
+            # Nothing says that the table has been altered since.
+            last = next((item for item in reversed(stated) if item.relation == relation), None)
+            if last is not None and (known is None or last.facts.may_follow(known.facts)):
+                return last.facts
+        elif later.relation == relation and later.position == position:
+            return later.facts
+        facts = facts_between(relation, known, later)
+        if known is None and later is not None and later.relation == relation and later.facts.attnums == facts.attnums:
+            return later.facts
+        return facts
 
     def _with_facts(self, version: RelationVersion) -> RelationVersion:
-        facts = version.facts or self._facts_at(version.relation, version.position)
+        sent = self.common.get(version.relation_id)
+        number = UNKNOWN if sent is None else sent.number
+        facts = version.facts or self._facts_after(number, version.relation, version.position)
         return version if facts is version.facts else replace(version, facts=facts)
 
     def _has_room(self, known: Sized) -> bool:
@@ -652,8 +666,12 @@ class RelationTracker:
         version = self.versions[number]
         if version.visible_from is not None:
             return False
+        facts = version.facts
+        if facts is None or UNKNOWN_NUMBER in facts.attnums:
+            # The catalog shows it only now.
+            facts = self._facts_after(self.number_for(None, version.relation_id), version.relation, version.position)
         self.undo_log.record(self.versions.__setitem__, number, version)
-        self.versions[number] = replace(version, visible_from=position)
+        self.versions[number] = replace(version, visible_from=position, facts=facts)
         return True
 
     def _number_again(self, version: RelationVersion) -> int:

@@ -205,7 +205,7 @@ def _resolve_columns(
             metadata["pg:form"] = "text"
         if facts is not None:
             attnum = facts.attnums[len(fields)]
-            metadata["pg:attnum"] = str(attnum)
+            metadata |= {"pg:attnum": str(attnum)} if attnum else {}
             metadata |= {"pg:primary_key": "true"} if attnum in facts.primary_key else {}
         fields.append(pa.field(column.name, decoding.arrow, metadata=metadata))
     meta = [

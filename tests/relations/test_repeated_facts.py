@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pgdecode import RelationCatalog, snapshot
 from pgdecode.capture.catalog.file_catalog import CatalogContents, FileCatalog
@@ -139,3 +142,39 @@ def test_a_column_that_is_added_and_dropped_within_a_file_is_null_unless_the_tab
         else:
             with pytest.raises(StaleTables, match="'b' was added, and its values in older rows are not known"):
                 apply_all(given, folder)
+
+
+@pytest.mark.parametrize("most_rows", [pytest.param(1, id="a look after each row"), pytest.param(3, id="late looks")])
+@given(rng=st.randoms(use_true_random=False))
+def test_no_row_has_a_value_of_another_column_after_random_changes_of_columns(
+    most_rows: int, rng: random.Random
+) -> None:
+    now, n, n_rows = {1: "id", 2: "a"}, 2, 0
+    sent: list[dict[int, str]] = []  # for each row, values by the numbers of its columns
+    runs: list[list[list[Chunk]]] = []
+    for _ in range(rng.randint(1, 2)):
+        files: list[list[Chunk]] = []
+        for _ in range(rng.randint(1, 3)):
+            chunks: list[Chunk] = []
+            for _ in range(rng.randint(1, 3)):
+                rows = []
+                for _ in range(rng.randint(1, most_rows)):
+                    for _ in range(rng.choice([0, 0, 1, 2]) if sent else 0):
+                        name = rng.choice("ab")
+                        former = [number for number, other in now.items() if other == name]
+                        now = {number: other for number, other in now.items() if other != name}
+                        if not former or rng.random() < 0.6:
+                            n += 1
+                            now[n] = name
+                    n_rows += 1
+                    rows.append(" ".join(now.values()))
+                    sent.append({number: f"{name}{n_rows}" for number, name in now.items()})
+                chunks.append((tuple(rows), Table(dict(now), n)))
+            files.append(chunks)
+        runs.append(files)
+    raw = captured(*runs)
+    rows_now = snapshot(raw.payloads["data"], "public.t", raw.payloads["seq"], catalog=raw.catalog).to_pylist()
+    for row, values in zip(sorted(rows_now, key=lambda row: int(row["id"])), sent, strict=True):
+        for number, name in now.items():
+            if name != "id" and name not in row["_unknown"]:
+                assert row[name] == values.get(number)

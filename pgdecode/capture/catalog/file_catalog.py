@@ -41,6 +41,7 @@ class FileCatalog:
         # The position of the last message that described each of these relations then.
         self._positions: dict[Relation, int] = {}
         self._asked: set[int | Relation] = set()
+        self._last: dict[int, Relation] = {}  # by OID: as messages described it last
         self.begin_file()
 
     def begin_file(self) -> None:
@@ -51,7 +52,11 @@ class FileCatalog:
 
     def update(self, state: SessionState) -> None:
         """Read what is new in the file so far."""
-        types, relations = state.described_types - self._asked, state.described.keys() - self._asked
+        last = {item.relation_id: item for item, _ in sorted(state.described.items(), key=lambda item: item[1][1])}
+        # A table may have a former description again, with other columns.
+        again = {item for oid, item in last.items() if self._last.get(oid, item) != item}
+        self._last |= last
+        types, relations = state.described_types - self._asked, (state.described.keys() - self._asked) | again
         if types or relations:
             self._asked |= types | relations
             self._read_for(types, relations, state)
@@ -60,10 +65,6 @@ class FileCatalog:
         """Return the keys of the footer of a file that is complete."""
         types = self._types_of_file(state)
         before = [replace(item, facts=self._facts_before.get(item.relation)) for item in state.catalog()]
-        for relation in state.described.keys() - self._stated.keys():
-            # It has been altered or dropped since.
-            if relation in self._facts:
-                self._state(relation, self._facts[relation], state)
         stated = sorted((item for found in self._stated.values() for item in found), key=lambda item: item.position)
         catalog = RelationCatalog(before, stated).to_json()
         return {CATALOG_KEY: catalog, **({TYPES_KEY: to_json(types)} if types else {})}

@@ -135,16 +135,16 @@ def _facts_of(relation: Relation, about: Sequence[str | None]) -> RelationFacts 
         and [column for column in sent if not by_name[column][3]] == plain
         and all([item.type_id, item.type_modifier] == by_name[item.name][:2] for item in relation.columns)
     )
-    missing = [by_name[column][4] for column in sent] if is_same else []
-    # Partitions with different values, and text that is not in the encoding of the connection.
-    is_unclear = any(by_name[column][5] for column in sent) if is_same else True
-    if is_unclear or any(value is not None and "\ufffd" in value for value in missing):
+    if not is_same:
         return None
+    missing = [by_name[column][4] for column in sent]
+    # Partitions with different values, and text that is not in the encoding of the connection.
+    is_unclear = any(by_name[column][5] or "\ufffd" in (by_name[column][4] or "") for column in sent)
     return RelationFacts(
         tuple(by_name[column][2] for column in sent),
-        tuple(missing),
+        (None,) * len(sent) if is_unclear else tuple(missing),
         tuple(map(int, (key or "").split())),
-        tuple((oid, file) for oid, file in json.loads(storage or "[]")),
+        tuple((oid, file) for oid, file in json.loads(storage or "[]") if not is_unclear),
         int(n_attributes or 0),
         is_old_list == "1" and only is None and not any(numbers[3] for numbers in by_name.values()),
     )

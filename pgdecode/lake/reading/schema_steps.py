@@ -76,8 +76,8 @@ class SchemaStep:
 
     @property
     def is_any(self) -> bool:
-        """Whether columns change: their names, types, order, or the key."""
-        return not self.old.equals(self.new, check_metadata=True)
+        """Whether columns change: their names, types, order, or the key, or a column is or may be another one."""
+        return None in self.sources.values() or not self.old.equals(self.new, check_metadata=True)
 
     @property
     def type_changes(self) -> dict[str, TypeChange]:
