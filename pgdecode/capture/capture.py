@@ -32,12 +32,13 @@ from pgdecode.capture.errors import (
 )
 from pgdecode.capture.frames import CopiedPayloads, CopiedTable
 from pgdecode.capture.journal import Journal, metadata_of, origin_of
-from pgdecode.capture.options import PluginOptions, quoted_name, quoted_text, seconds_from_text
+from pgdecode.capture.options import PluginOptions, quoted_text, seconds_from_text
 from pgdecode.capture.receiver import Receiver
 from pgdecode.capture.recorder import CaptureResult, CopyProgress, FileRules, Recorder, Target
 from pgdecode.capture.retention import Retention, delete_old
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.protocol.messages import Relation
+from pgdecode.relations.table_names import quoted_name
 from pgdecode.storage.object_path import local_path
 from pgdecode.types.encodings import CODECS, SQL_ASCII, encoding_name
 from pgdecode.types.user_types import UserType

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pgdecode.capture.errors import RequestError
+from pgdecode.relations.table_names import quoted_name
 
 Streaming = Literal["off", "on", "parallel"]
 Origin = Literal["any", "none"]
@@ -176,11 +177,6 @@ def session_settings(server_version: int) -> dict[str, str]:
     """Choose the pinned settings that a server has, in the order in which they are set."""
     major = server_version // 10000
     return {setting.name: setting.value for setting in PINNED if major >= setting.since}
-
-
-def quoted_name(name: str) -> str:
-    """Quote an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def quoted_text(text: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import RequestError, ServerError, StoppedError, StopRequestedError
-from pgdecode.capture.options import quoted_name, quoted_text, seconds_from_text
+from pgdecode.capture.options import quoted_text, seconds_from_text
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
+from pgdecode.relations.table_names import quoted_name
 
 _SHOWN = 5
 # The way out of the loss of a slot. The command line replaces the names of arguments by those of its options.

@@ -17,14 +17,13 @@ from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import published_tables
 from pgdecode.capture.errors import FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, plugin_options, read_log
-from pgdecode.capture.options import quoted_name
 from pgdecode.capture.server import SlotState, create_publication, drop_publication, find_slot
 from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, apply
 from pgdecode.lake.targets import lake_target
 from pgdecode.protocol.lsn import lsn_to_text
-from pgdecode.relations.table_names import name_parts, named_in_public, qualified_name
+from pgdecode.relations.table_names import name_parts, named_in_public, qualified_name, quoted_name
 from pgdecode.storage.durable import locked, make_folders, write_durably
 from pgdecode.storage.errors import StoreUnreachable
 

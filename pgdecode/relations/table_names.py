@@ -24,8 +24,13 @@ def qualified_name(namespace: str, name: str) -> str:
     return f"{_quoted(namespace)}.{_quoted(name)}"
 
 
+def quoted_name(name: str) -> str:
+    """Quote an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _quoted(part: str) -> str:
-    return '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part
+    return quoted_name(part) if "." in part or '"' in part else part
 
 
 def name_parts(text: str) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pgdecode.protocol.messages import Column, Type
-from pgdecode.relations.table_names import normal_name, qualified_name
+from pgdecode.relations.table_names import normal_name, qualified_name, quoted_name
 from pgdecode.types.pgtypes import (
     ENUM,
     FLOAT8_OID,
@@ -98,14 +98,10 @@ class Overrides:
             return self._by_name[element + "[]"]
         if message.name.startswith("_") and element in self._by_name:
             # By name, because the element may be a domain over an array: `int[][]` would mean one array.
-            return "{}.{}[]".format(*(_quoted(name) for name in (message.namespace, message.name[1:])))
+            return "{}.{}[]".format(*(quoted_name(name) for name in (message.namespace, message.name[1:])))
         # A domain's message has the name of its base type. In other schemas, only extensions' types are known by name.
         is_known = message.namespace in ("", "pg_catalog") or message.name.removeprefix("_") in EXTENSIONS
         return self._by_name.get(without_underscore(message.name)) if is_known else None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _name(column: Column, message: Type | None) -> str:

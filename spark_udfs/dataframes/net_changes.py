@@ -22,7 +22,7 @@ from pgdecode.rows.own_names import OWN_NAMES, with_free_names, with_free_rename
 from pgdecode.types.type_changes import compare_alike
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
-from spark_udfs.schema.spark_types import arrow_schema, spark_schema
+from spark_udfs.schema.spark_types import arrow_schema, quoted, spark_schema
 
 _NEEDED = ("_op", *(item.name for item in ABOUT), "_old_type", "_old", "_unchanged", "_error")
 _HOME = "_pgdecode_home"
@@ -87,7 +87,7 @@ def net_changes(df: DataFrame, *, key: Sequence[str] | None = None) -> DataFrame
     old = F.struct(*(F.col("_old").getField(name).alias(name) for name in keys))
     changes = df.select(
         *(F.when(F.col("_old").isNotNull(), old).alias(name) if name == "_old" else name for name in _NEEDED),
-        *map(_quoted, columns),
+        *map(quoted, columns),
     )
     hashed = _hashed_columns(df.schema, schema, keys)
     described = described_in(schema)
@@ -152,7 +152,7 @@ def _moves() -> Column:
 
 def _values(hashed: Sequence[str]) -> tuple[list[Column], list[Column]]:
     """Return the columns of the key after a change, and before it."""
-    return [F.col(_quoted(name)) for name in hashed], [F.col("_old").getField(name) for name in hashed]
+    return [F.col(quoted(name)) for name in hashed], [F.col("_old").getField(name) for name in hashed]
 
 
 def _summary(changes: DataFrame, hashed: Sequence[str], *, with_first: bool) -> dict[str, Any]:
@@ -214,10 +214,6 @@ def _truncate(df: DataFrame, last: Any, schema: T.StructType) -> DataFrame:
     return row.select(
         *(values.get(item.name, F.lit(None)).cast(item.dataType).alias(item.name) for item in schema.fields)
     )
-
-
-def _quoted(name: str) -> str:
-    return "`{}`".format(name.replace("`", "``"))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from spark_udfs.dataframes.net_changes import connected
 from spark_udfs.dataframes.outputs import TableOutput
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
-from spark_udfs.schema.spark_types import session_has_time, spark_schema
+from spark_udfs.schema.spark_types import quoted, session_has_time, spark_schema
 from spark_udfs.schema.years import any_year
 
 _FIELDS = (
@@ -138,7 +138,7 @@ def snapshot(df: DataFrame, relation: str, **options: Unpack[SnapshotKeywords]) 
     with_errors = mode == "PERMISSIVE"
     schema = snapshot_schema(output.schema, every, last, with_errors=with_errors, name_clash=name_clash)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
-    by_source = [] if found.source is None else [F.col(_quoted(found.source))]
+    by_source = [] if found.source is None else [F.col(quoted(found.source))]
     free = [{number: with_free_names(version) for number, version in item.items()} for item in versions.values()]
     last_names = [
         names_of[number]
@@ -223,7 +223,7 @@ def _key_hashes(
         for name in sorted(shared.intersection(*identities))
         if kinds[name] != "map" and compare_alike(item[name] for item in kinds_of)
     ]
-    new = [F.col(_quoted(name)) for name in chosen]
+    new = [F.col(quoted(name)) for name in chosen]
     old = [F.col("_old").getField(name) for name in chosen]
     return F.xxhash64(F.lit(0), *by_source, *new), F.xxhash64(F.lit(0), *by_source, *old)
 
@@ -268,10 +268,6 @@ def _assign_buckets(changes: DataFrame, new: Column, old: Column | None, buckets
         kept,
         bucket,
     )
-
-
-def _quoted(name: str) -> str:
-    return "`{}`".format(name.replace("`", "``"))
 
 
 # -- in the workers --------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from pgdecode.relations.column_history import Renames
 from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.relations.schema_metadata import Described
 from pgdecode.rows.own_names import with_free_names
-from spark_udfs.lake.lake_table import LakeTable, ddl_of, quoted, stored_columns
+from spark_udfs.lake.lake_table import LakeTable, ddl_of, stored_columns
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
-from spark_udfs.schema.spark_types import arrow_schema, spark_schema
+from spark_udfs.schema.spark_types import arrow_schema, quoted, spark_schema
 
 SchemaChanges = Literal["evolve", "ignore", "fail"]
 

@@ -17,7 +17,7 @@ from pgdecode.datasets.errors import RunError
 from pgdecode.lake.stored_types import stored_field
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import RelationVersion
-from spark_udfs.schema.spark_types import arrow_schema, spark_schema
+from spark_udfs.schema.spark_types import arrow_schema, quoted, spark_schema
 
 LakeFormat = Literal["delta", "iceberg"]
 # The property of a table with the version of the relation whose columns it has, as JSON.
@@ -303,11 +303,6 @@ def _newest(history: Sequence[Any], name: str) -> Applied | None:
             found = json.loads(row.userMetadata)["pgdecode"]
             return Applied(found["position"], restored or found["app_id"], found.get("change"))
     return None if restored is None else Applied(-1, restored)
-
-
-def quoted(name: str) -> str:
-    """Quote a name for SQL."""
-    return "`{}`".format(name.replace("`", "``"))
 
 
 def _property(version: RelationVersion) -> str:

@@ -21,8 +21,8 @@ from pgdecode.protocol.options import check_option
 from pgdecode.relations.column_history import last_version
 from pgdecode.relations.schema_metadata import described_in
 from spark_udfs.lake.evolution import Difference, SchemaChanges, difference, evolve, rewritten_columns
-from spark_udfs.lake.lake_table import Applied, LakeFormat, LakeTable, quoted, stored_columns
-from spark_udfs.schema.spark_types import arrow_schema
+from spark_udfs.lake.lake_table import Applied, LakeFormat, LakeTable, stored_columns
+from spark_udfs.schema.spark_types import arrow_schema, quoted
 
 _ABOUT = ("_action", "_key_before", "_unknown", *(item.name for item in ABOUT))
 _ROW = "_pgdecode_row"

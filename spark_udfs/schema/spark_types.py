@@ -147,3 +147,8 @@ def _type(arrow: pa.DataType, path: str) -> spark.DataType:
     if pa.types.is_struct(arrow):
         return _struct(arrow, path)
     raise TypeError(f"column {path!r}: Spark does not accept {arrow} from Python")
+
+
+def quoted(name: str) -> str:
+    """Quote a name for Spark SQL."""
+    return "`{}`".format(name.replace("`", "``"))

@@ -14,7 +14,7 @@ from pgdecode.net.schema import key_of
 from pgdecode.protocol.errors import listed
 from pgdecode.protocol.options import check_option
 from pgdecode.rows.own_names import OWN_NAMES
-from spark_udfs.schema.spark_types import arrow_schema
+from spark_udfs.schema.spark_types import arrow_schema, quoted
 from spark_udfs.sources.registration import register_source
 
 UnknownValues = Literal["error", "apart"]
@@ -140,7 +140,7 @@ def _parts(
     )
     truncated = F.concat(place, F.lit(": the table was truncated, which AUTO CDC does not have: refresh the target"))
     old = {name: F.col("_old").getField(name) for name in keys}
-    new = {name: F.col(_quoted(name)) for name in columns}
+    new = {name: F.col(quoted(name)) for name in columns}
     moves = (F.col("_op") == "update") & F.col("_old_type").isNotNull()
     moves = moves & (F.struct(*old.values()) != F.struct(*(new[name].alias(name) for name in keys)))
     types = changes.schema
@@ -170,7 +170,3 @@ def _parts(
         "_commit_timestamp",
         *(F.col("_row").getField(name).alias(name) for name in columns),
     )
-
-
-def _quoted(name: str) -> str:
-    return "`{}`".format(name.replace("`", "``"))

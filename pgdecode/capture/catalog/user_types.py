@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection
 
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.options import quoted_name, quoted_text
+from pgdecode.capture.options import quoted_text
+from pgdecode.relations.table_names import quoted_name
 from pgdecode.types.pgtypes import FIRST_GENERATED_OID, MONEY_ARRAY_OID, MONEY_OID
 from pgdecode.types.type_parser import EXTENSIONS
 from pgdecode.types.user_types import UserType, by_oid, readable, referred

@@ -16,7 +16,8 @@ from typing import Any
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import RequestError
-from pgdecode.capture.options import quoted_name, quoted_text
+from pgdecode.capture.options import quoted_text
+from pgdecode.relations.table_names import quoted_name
 from pgdecode.types.pgtypes import FIRST_GENERATED_OID
 
 

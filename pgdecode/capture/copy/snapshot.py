@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy.published_tables import PublishedTable, published_tables
 from pgdecode.capture.errors import RequestError, ServerError
-from pgdecode.capture.options import quoted_name, quoted_text
+from pgdecode.capture.options import quoted_text
 from pgdecode.capture.server import create_slot
 from pgdecode.protocol.encoder import EPOCH
+from pgdecode.relations.table_names import quoted_name
 
 # Without it, row-level security would leave out rows without an error.
 _SETTINGS = {"row_security": "off"}

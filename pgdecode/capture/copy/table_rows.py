@@ -18,7 +18,6 @@ from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy.published_tables import PublishedColumn, PublishedTable
 from pgdecode.capture.copy.snapshot import Snapshot, forget_locks
 from pgdecode.capture.errors import StoppedError, StopRequestedError
-from pgdecode.capture.options import quoted_name
 from pgdecode.protocol.encoder import encode
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.messages import (
@@ -32,6 +31,7 @@ from pgdecode.protocol.messages import (
     Truncate,
     Type,
 )
+from pgdecode.relations.table_names import quoted_name
 from pgdecode.types.encodings import CODECS
 
 # Client encodings whose characters may have the byte of a backslash. COPY escapes bytes of the server's encoding only.

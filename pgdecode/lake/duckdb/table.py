@@ -15,6 +15,7 @@ from pgdecode.lake.applied import Applied
 from pgdecode.lake.target import ColumnSource, MissingRow, TableCounts
 from pgdecode.net.schema import ABOUT, UNKNOWN
 from pgdecode.relations.schema_metadata import KEY, REPLICA_IDENTITY
+from pgdecode.relations.table_names import quoted_name as quoted
 
 CATALOG = "pgdecode"  # the name under which the database is attached
 _NEW_TABLE = "_pgdecode_new"
@@ -48,11 +49,6 @@ class Connection(Protocol):
 
     def begin(self) -> None:
         """Begin a transaction if there is none."""
-
-
-def quoted(name: str) -> str:
-    """Write a name in SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
