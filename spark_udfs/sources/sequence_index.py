@@ -23,10 +23,11 @@ from pgdecode.partitions.partition_index import (
     head_stream_state,
 )
 from pgdecode.partitions.source_index import in_order
-from pgdecode.partitions.split_statistics import SplitStatistics, SplitStatisticsReader, from_ipc
+from pgdecode.partitions.split_statistics import SplitStatistics, from_ipc
 from pgdecode.relations.catalog import RelationCatalog, tracker_of
 from pgdecode.storage.object_path import FilePath
 from spark_udfs.dataframes.partition_worker import PackedIndex
+from spark_udfs.jobs.file_tasks import SplitStatisticsTask, SplitTask
 from spark_udfs.jobs.job_config import ChangeJob
 from spark_udfs.jobs.splits import Split, controls_of, grouped, pieces_of, statistics_of, task_bytes
 from spark_udfs.sources.source_options import SourceOptions
@@ -146,15 +147,8 @@ class SequenceIndex:
         from_footer = None if self.options.session is not None else statistics_of([piece], self._controls)
         if from_footer is not None:
             return from_footer
-        reader = SplitStatisticsReader(in_full=True)
-        split = Split((piece,))
-        if self.options.session is None:
-            for positions, payloads in split.batches(self.options.position):
-                reader.add(positions, payloads)
-        else:
-            for positions, payloads, sessions in split.batches_with(self.options.position, self.options.session):
-                reader.add(positions, payloads, sessions)
-        return reader.split_statistics()
+        work = SplitStatisticsTask(self.options.position, self.options.session, in_full=True, with_head=False)
+        return work(SplitTask(0, Split((piece,)))).statistics
 
     def _follow(self, piece: PayloadFile, statistics: SplitStatistics) -> None:
         messages = in_order(from_ipc(statistics.messages))
