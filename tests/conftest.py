@@ -30,8 +30,16 @@ for profile, max_examples in (("quick", 10), ("usual", 40), ("long", 20_000)):
     )
 hypothesis.settings.load_profile("quick")
 
-# The JVMs of tests end before the optimizing compiler and a parallel garbage collector pay.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Tests start hundreds of processes. Without stored bytecode, each would compile the package again: 0.2 s of 0.5 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# The JVMs of tests end before the optimizing compiler and a parallel garbage collector pay. Verification of the classes
+# of Spark is a fifth of its start.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 # The same random data each time, so that a failure comes from a change. `make properties` draws other data.
 _WANTED_SEED = os.environ.get("PGDECODE_TEST_SEED") or "1"
@@ -48,17 +56,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Assign whole files to each process (`-n`), because tests of a file share slow fixtures. Two run Spark."""
+    """Assign whole files to each process (`-n`), because tests of a file share slow fixtures.
+
+    Of two processes, one runs Spark: a second JVM would load and compile the same classes. Of more, two do.
+    """
     from xdist.scheduler import LoadFileScheduling
 
-    n_processes = len(config.getoption("tx") or ())
+    n_with_spark = 1 if len(config.getoption("tx") or ()) <= 2 else 2
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = Path(super()._split_scope(nodeid)).name
             with_spark = file.startswith("test_spark_") or file == "test_readme.py"
-            # With up to two processes, each takes the next file.
-            return f"spark {zlib.crc32(file.encode()) % 2}" if with_spark and n_processes > 2 else file
+            return f"spark {zlib.crc32(file.encode()) % n_with_spark}" if with_spark else file
 
     return Files(config, log)
 
