@@ -7,8 +7,10 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -88,27 +90,52 @@ def package_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+# Remedies may name psql's, and those of another call, `pgdecode capture DSN RAW`.
+FLAG = re.compile(r"(^|(?<!psql)(?<!DSN RAW)[\s(])--[a-z]")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Source(NamedTuple):
+    """What the tests look for in a Python file. It is parsed once, and its many nodes are not kept."""
+
+    imports: set[str]  # full names of the modules that it imports anywhere
+    for_annotations: set[str]  # those of them that it imports only for annotations
+    attributes: set[str]
+    flags: set[str]  # strings with a flag of a command, without documentation
+
+
 @cache
-def nodes_of(path: Path, at_run_time: bool = False) -> list[ast.AST]:
-    """All nodes of a Python file; `at_run_time` leaves out what is only for annotations."""
+def source_of(path: Path) -> Source:
     tree = ast.parse(path.read_text())
-    if at_run_time:
-        tree.body = [
-            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
-        ]
-    return list(ast.walk(tree))
+    unused = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    for_annotations = imports_in(node for part in unused for node in ast.walk(part))
+    tree.body = [node for node in tree.body if node not in unused]
+    nodes = list(ast.walk(tree))
+    at_run_time = imports_in(nodes)
+    texts = {node.body[0].value for node in nodes if isinstance(node, DOCUMENTED) and ast.get_docstring(node)}
+    strings = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return Source(
+        imports=at_run_time | for_annotations,
+        for_annotations=for_annotations - at_run_time,
+        attributes={node.attr for node in nodes if isinstance(node, ast.Attribute)},
+        flags={node.value for node in strings if node not in texts and FLAG.search(node.value)},
+    )
 
 
-@cache
-def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
-    """Full names of the modules that a file imports anywhere; `at_run_time` leaves out those only for annotations."""
+def imports_in(nodes: Iterable[ast.AST]) -> set[str]:
     found = set()
-    for node in nodes_of(path, at_run_time):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
     return found
+
+
+def python_imports(path: Path, at_run_time: bool = False) -> set[str]:
+    """Full names of the modules that a file imports anywhere; `at_run_time` leaves out those only for annotations."""
+    source = source_of(path)
+    return source.imports - source.for_annotations if at_run_time else source.imports
 
 
 @cache
@@ -211,8 +238,7 @@ def test_only_one_module_uses_the_jvm_which_spark_connect_does_not_have() -> Non
     wrong = {}
     for path in PYTHON:
         if path.name != "jvm.py":
-            names = {node.attr for node in nodes_of(path) if isinstance(node, ast.Attribute)}
-            names |= {name.split(".")[0] for name in python_imports(path)}
+            names = source_of(path).attributes | {name.split(".")[0] for name in python_imports(path)}
             wrong[path] = names & of_classic_spark
     assert not any(wrong.values()), named(wrong)
 
@@ -240,22 +266,10 @@ def test_a_cursor_moves_by_more_than_a_byte_only_in_its_functions() -> None:
     assert [path.name for path in SOURCES if path.stem != "cursor" and moved.search(path.read_text())] == []
 
 
-# Remedies may name psql's, and those of another call, `pgdecode capture DSN RAW`.
-FLAG = re.compile(r"(^|(?<!psql)(?<!DSN RAW)[\s(])--[a-z]")
-
-
 def test_the_library_names_parameters_and_no_flags_of_the_command_line() -> None:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    wrong = {}
-    for path in PYTHON:
-        # The command line itself, and what starts other programs.
-        if "cli" in path.parts or path.name in ("demo.py", "java.py"):
-            continue
-        nodes = nodes_of(path)
-        texts = {node.body[0].value for node in nodes if isinstance(node, documented) and ast.get_docstring(node)}
-        strings = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-        flags = (node.value for node in strings if node not in texts and FLAG.search(node.value))
-        wrong[path] = set(flags)
+    # Not the command line itself, and what starts other programs.
+    library = [path for path in PYTHON if "cli" not in path.parts and path.name not in ("demo.py", "java.py")]
+    wrong = {path: source_of(path).flags for path in library}
     assert not any(wrong.values()), named(wrong)
 
 

@@ -41,11 +41,11 @@ def test_columns_have_the_paths_that_parquet_gives_them(schema: pa.Schema) -> No
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv"])
-@pytest.mark.parametrize("text_bytes", [1, 1000])
+@pytest.mark.parametrize("text_bytes", [10, 5000])
 def test_text_is_the_same_in_pieces(format: Format, text_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     capture = captures.capture("16.shop.v1")
-    batch = pgdecode.ChangeDecoder().decode(capture.column)
-    assert batch.nbytes > 1000
+    batch = pgdecode.ChangeDecoder().decode(capture.column).slice(0, 300)
+    assert batch.nbytes > 5000
 
     def written() -> bytes:
         file = io.BytesIO()
