@@ -22,6 +22,7 @@ from pgdecode.capture import Capture, CaptureResult, FileRules, PluginOptions, R
 from pgdecode.capture.copy import Snapshot
 from pgdecode.capture.journal import read_log
 from pgdecode.capture.recorder import CopyProgress
+from support.shell import Shell
 
 
 def captured(database: Database, folder: Path, copy: Any = True, until: Any = "now", **more: Any) -> CaptureResult:
@@ -316,7 +317,7 @@ def test_an_older_transaction_that_delays_a_copy_is_named(database: Database, tm
     assert_equal(database, tmp_path / "out")
 
 
-def test_the_command_copies_and_inspect_lists_the_copies(database: Database, tmp_path: Path) -> None:
+def test_the_command_copies_and_inspect_lists_the_copies(database: Database, tmp_path: Path, run: Shell) -> None:
     out = tmp_path / "out"
     database.execute("CREATE TABLE u (id int); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")
 
@@ -327,15 +328,15 @@ def test_the_command_copies_and_inspect_lists_the_copies(database: Database, tmp
     done = called("capture", database.dsn, str(out), *options, "--copy", "t", "--connections", "2")
     assert done.returncode == 0, done.stderr
     assert "\npublic.t: 20 rows copied at " in done.stderr
-    [copy] = json.loads(called("inspect", str(out), "--json").stdout)["copies"]
+    [copy] = json.loads(run("inspect", out, "--json").out)["copies"]
     assert (copy["table"], copy["rows"]) == ("public.t", 20)
-    assert "copy of table" in called("inspect", str(out)).stdout
+    assert "copy of table" in run("inspect", out).out
     # TABLE may be before or after the other arguments.
     done = called("capture", "--copy", database.dsn, str(out), "t", *options)
     assert "public.t: 20 rows copied at " in done.stderr
-    assert "tables need --copy" in called("capture", database.dsn, str(out), "t", *options).stderr
+    assert "tables need --copy" in run("capture", database.dsn, out, "t", *options).err
     two = ("--connections", "2")
-    assert "--connections needs --copy" in called("capture", database.dsn, str(out), *options, *two).stderr
+    assert "--connections needs --copy" in run("capture", database.dsn, out, *options, *two).err
     footers = [
         json.loads(pq.read_metadata(path).metadata[b"pgdecode.capture"]) for path in sorted(out.glob("*.parquet"))
     ]

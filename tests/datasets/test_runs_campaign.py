@@ -11,13 +11,13 @@ from support.tiers import full
 pytest_plugins = ["support.stores"]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 4, *map(full, (3, 5, 6, *range(10, 30)))])
+@pytest.mark.parametrize("seed", [1, 2, *map(full, (0, 3, 4, *range(10, 16)))])
 def test_calls_on_any_engine_give_what_one_call_gives(seed: int) -> None:
     (trial,) = trials([seed])
     assert trial.problems == []
 
 
-@pytest.mark.parametrize(("seed", "kills"), [(1, 1), full(2, 3), full(3, 3)])
+@pytest.mark.parametrize(("seed", "kills"), [(1, 1), full(2, 3)])
 def test_killed_calls_can_be_repeated(seed: int, kills: int) -> None:
     (trial,) = trials([seed], kills=kills)
     assert trial.problems == []
@@ -25,7 +25,7 @@ def test_killed_calls_can_be_repeated(seed: int, kills: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("seed", [5])
 def test_calls_in_a_store_that_are_killed_can_be_repeated(store: Emulator, seed: int) -> None:
     (trial,) = trials([seed], kills=1, store=store)
     assert trial.problems == []

@@ -56,7 +56,7 @@ def assert_whole(what: list[str], out: str = "out") -> None:
     ("what", "form"),
     [
         (["changes"], "captured"),
-        (["public.a", "public.b"], "files"),
+        full(["public.a", "public.b"], "files"),
         full(["messages"], "captured"),
         full(["public.a"], "days"),
         full(["changes"], "files"),

@@ -117,6 +117,7 @@ def test_by_default_all_dates_can_be_collected(spark: SparkSession, adapter: str
         rows.select(from_pgoutput("data", PEOPLE, adapter=adapter)).collect()
 
 
+@pytest.mark.full
 @both_adapters
 def test_with_any_year_spark_computes_and_writes_but_does_not_collect(
     spark: SparkSession, adapter: str, tmp_path: Any
@@ -131,6 +132,7 @@ def test_with_any_year_spark_computes_and_writes_but_does_not_collect(
             dates.where(f"seq = {seq}").collect()
 
 
+@pytest.mark.full
 @both_adapters
 def test_timestamps_next_to_either_end_pass_but_do_not_collect_as_documented(spark: SparkSession, adapter: str) -> None:
     column = from_pgoutput("data", PEOPLE, adapter=adapter)["seen"].alias("seen")

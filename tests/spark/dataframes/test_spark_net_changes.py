@@ -64,8 +64,7 @@ def test_random_changes_with_moved_keys_and_truncates(
     spark: SparkSession, identity: str, most_moves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_MOVES", most_moves)
-    for seed in range(2):
-        check(spark, random_table(random.Random(seed), identity, 120)[0])
+    check(spark, random_table(random.Random(1), identity, 160)[0])
 
 
 def test_a_value_is_filled_in_over_a_chain_of_keys_and_metadata_stay_in_files(
@@ -87,7 +86,7 @@ def test_a_value_is_filled_in_over_a_chain_of_keys_and_metadata_stay_in_files(
     changes = check(spark, slot)
     changes.write.parquet(str(tmp_path / "changes"))
     stored = net_changes(spark.read.parquet(str(tmp_path / "changes"))).toArrow()
-    assert as_set(stored) == as_set(net_changes(changes).toArrow())
+    assert as_set(stored) == as_set(pgdecode.net_changes(pgdecode.ChangeDecoder().table(slot.payloads, TABLE)))
 
 
 @pytest.mark.full

@@ -24,9 +24,7 @@ def raw(tmp_path: Path) -> Path:
     return captured(tmp_path / "raw", [{}, {"gaps": [GAP]}, {}])
 
 
-@pytest.mark.parametrize(
-    "options", [{"what": "changes"}, full({"what": "p.t"}), {"what": "messages"}, full({"what": ["p.t"]})], ids=str
-)
+@pytest.mark.parametrize("options", [{"what": "changes"}, full({"what": "messages"}), full({"what": ["p.t"]})], ids=str)
 def test_a_job_refuses_a_gap_and_lists_one_that_is_accepted(
     spark: SparkSession, raw: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -41,6 +39,7 @@ def test_a_job_refuses_a_gap_and_lists_one_that_is_accepted(
     assert (listed["from"], listed["to"], listed["reason"]) == ("0/20", "0/1A0", GAP["reason"])
 
 
+@pytest.mark.full
 def test_the_data_source_refuses_a_gap(spark: SparkSession, raw: Path) -> None:
     register(spark)
     with pytest.raises(SPARK_ERRORS, match=REFUSED):

@@ -17,6 +17,7 @@ from pgdecode.datasets.target import target_at
 from pgdecode.storage.errors import AccessDenied, DiskFull, PathError, ReadOnlyStorage, TargetExists
 from spark_udfs import decode_files
 from support import captures
+from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 FILE = captures.DATA / "18.shop.v1.parquet"
@@ -71,7 +72,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.parametrize("what", ["messages", "changes"])
+@pytest.mark.parametrize("what", ["messages", full("changes")])
 def test_a_full_disk_is_named_with_the_target(spark: SparkSession, small_disk: Path, what: str) -> None:
     with pytest.raises(DiskFull) as error:
         decode_files(spark, FILE, small_disk / "out", what=what, format="jsonl")

@@ -18,7 +18,7 @@ pytest_plugins = ["support.spark_session"]
 def test_completed_tasks_are_reported_while_a_job_runs(spark: SparkSession) -> None:
     seen: list[tuple[int, int]] = []
     with watched(None, lambda n_done, n_tasks: seen.append((n_done, n_tasks))):
-        spark.sparkContext.parallelize([0.6] * 6, 6).map(time.sleep).collect()
+        spark.sparkContext.parallelize([0.3] * 6, 6).map(time.sleep).collect()
     assert {n_tasks for _, n_tasks in seen} == {6}
     assert seen == sorted(seen)
     assert seen[-1][0] > seen[0][0]
