@@ -173,7 +173,7 @@ class ChangeEngine:
     def layout_catalog(self) -> RelationCatalog:
         """The versions of relations that committed transactions have sent or used. They determine tables' columns."""
         relations = self.state.relations
-        return RelationCatalog(relations.versions[number] for number in sorted(relations.in_shape))
+        return RelationCatalog(relations.versions[number] for number in sorted(relations.in_layout))
 
     def versions_of(self, relation: str | int, *, everything: bool = False) -> dict[int, RelationVersion]:
         """Return the versions that determine the columns of a table, by their numbers; with `everything`, all versions.

@@ -53,7 +53,7 @@ def state_to_json(state: ReplicationState, *, with_payloads: bool = True) -> dic
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "position": state.position,
-        "begun": state.begun,
+        "begun": state.has_seen_boundary,
         "in_stream": state.in_stream,
         "is_reconnected": state.is_reconnected,
         "last_lsn": state.last_lsn,
@@ -111,7 +111,7 @@ def state_from_json(
         prepared = [transaction(item) for item in plain["prepared"]]
         state = ReplicationState(
             position=whole_number(plain["position"], 0, MAX_POSITION + 1),
-            begun=bool(plain["begun"]),
+            has_seen_boundary=bool(plain["begun"]),
             in_stream=None if plain["in_stream"] is None else bool(plain["in_stream"]),
             is_reconnected=bool(plain["is_reconnected"]),
             last_lsn=whole_number(plain["last_lsn"], -1, MAX_LSN),
@@ -177,7 +177,7 @@ def _check(state: ReplicationState) -> None:
     if any(number >= n_versions or number == BAD_PAYLOAD for number in (*numbers, *sent)) or UNKNOWN in sent:
         raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
     others = [n for scope in relations.scopes.values() for numbers in scope.numbers_by_xid.values() for n in numbers]
-    if any(number >= n_versions for number in (*relations.in_shape, *others)):
+    if any(number >= n_versions for number in (*relations.in_layout, *others)):
         raise ValueError(f"state of {FORMAT} names a relation version that its catalog does not have")
     if state.stream is not None and state.stream not in state.streamed and state.open is not None:
         raise ValueError(f"state of {FORMAT} is inside a stream and inside a plain transaction")
@@ -269,7 +269,7 @@ def _relations_to_json(relations: RelationTracker, position: int) -> dict[str, A
     return {
         "versions": [version_to_json(item) for item in relations.versions],
         **({"facts": facts} if facts else {}),
-        "shape": sorted(relations.in_shape),
+        "shape": sorted(relations.in_layout),
         "visible": [[oid, *sent] for oid, sent in _in_order(relations.common)],
         "types": [[sent.position, type_to_json(sent.type)] for _, sent in _in_order(relations.types)],
         "contradictions": [
@@ -307,7 +307,7 @@ def _relations_from_json(plain: Mapping[str, Any]) -> RelationTracker:
     relations = RelationTracker(facts=map(stated_from_json, plain.get("facts", ())))
     for version in map(version_from_json, plain["versions"]):
         relations.append(version)
-    relations.in_shape = {whole_number(number, 0, MAX_POSITION) for number in plain["shape"]}
+    relations.in_layout = {whole_number(number, 0, MAX_POSITION) for number in plain["shape"]}
     relations.common = {whole_number(oid, 0, MAX_XID): _sent(*sent) for oid, *sent in plain["visible"]}
     for position, item in plain["types"]:
         sent = SentType(type_from_json(item), _position(position))

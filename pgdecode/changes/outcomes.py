@@ -33,7 +33,7 @@ _LARGE = 1 << 17
 class CommittedOutcomes:
     """Emits committed changes and, with `include_uncommitted`, all others. Buffers undecided changes."""
 
-    wants_lost = False
+    wants_discarded = False
     knows_relations = False
     wants_blocks = False
     defers = False  # as for `emit`
@@ -52,7 +52,7 @@ class CommittedOutcomes:
         if assembler.options.include_uncommitted:
             emit(assembler, transaction, 0, defers=self.defers)
 
-    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+    def discard(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Emit the changes of a transaction as undecided, with `include_uncommitted`."""
         if assembler.options.include_uncommitted:
             emit(assembler, transaction, -1, defers=self.defers)
@@ -100,9 +100,9 @@ class SpillOutcomes(CommittedOutcomes):
         super().abort(assembler, transaction)
         self._end(transaction)
 
-    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+    def discard(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Process the transaction as the parent does, and count it as ended."""
-        super().lose(assembler, transaction, is_sent_again)
+        super().discard(assembler, transaction, is_sent_again)
         self._end(transaction)
 
     def end_batch(self, assembler: TransactionAssembler) -> None:

@@ -138,7 +138,7 @@ class ReplicationState:
     """
 
     position: int = 0  # the least position that the next payload may have; 0 only before the first payload
-    begun: bool = False  # whether a transaction boundary has been processed
+    has_seen_boundary: bool = False  # whether a transaction boundary has been processed
     in_stream: bool | None = None  # whether the next payload is in a stream block, according to the scan
     last_lsn: int = -1  # the greatest commit LSN so far
     last_lsn_position: int = -1  # position of that commit

@@ -198,5 +198,5 @@ def replication_of(state: State, spill: Path | None = None) -> ReplicationState:
 def renames_since(state: ReplicationState, stated: Renames | None, position: int = 0) -> list[dict[str, Any]]:
     """List the columns that have been renamed from a position on, for a manifest. `stated` are those of the options."""
     relations = state.relations
-    versions = [relations.versions[number] for number in sorted(relations.in_shape)]
+    versions = [relations.versions[number] for number in sorted(relations.in_layout)]
     return rename_events(versions, stated or NO_RENAMES, position)

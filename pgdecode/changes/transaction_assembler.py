@@ -45,7 +45,7 @@ Listing = Callable[[bytes | None], "tuple[TransactionAssembler, CommittedChanges
 class Outcomes(Protocol):
     """The methods that a `TransactionAssembler` calls when the outcome of a transaction is known."""
 
-    wants_lost: bool  # whether to report every plain transaction that ends without an outcome
+    wants_discarded: bool  # whether to report every plain transaction that ends without an outcome
     knows_relations: bool  # whether all versions of relations are known, so that another one is a fault
     wants_blocks: bool  # whether to call `end_block` for every block
 
@@ -55,7 +55,7 @@ class Outcomes(Protocol):
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
         """Process the rollback of a transaction."""
 
-    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+    def discard(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Discard a transaction without an outcome. Either the server sends it again, or its end is missing."""
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
@@ -130,7 +130,7 @@ class TransactionAssembler:
             state.last_lsn,
             -1 if state.is_reconnected else state.session_lsn,
             options.drop_duplicates,
-            not (self.outcomes.wants_lost or options.include_uncommitted),
+            not (self.outcomes.wants_discarded or options.include_uncommitted),
             partial(_is_repeated, state, self.batch),
             state.relations.table,
             wanted,
@@ -167,8 +167,8 @@ class TransactionAssembler:
             self._set("session_lsn", transaction_index.session_lsn)
         if transaction_index.n_repeated:
             self._set("n_repeated", state.n_repeated + transaction_index.n_repeated)
-        if self.begun != state.begun:
-            self._set("begun", self.begun)
+        if self.has_seen_boundary != state.has_seen_boundary:
+            self._set("has_seen_boundary", self.has_seen_boundary)
         if self.batch.n_rows:
             self._set("position", self.batch.position(self.batch.n_rows - 1) + 1)
         return self.committed()
@@ -206,9 +206,9 @@ class TransactionAssembler:
         del self.transaction_index, self.control_rows, self.touched
 
     @property
-    def begun(self) -> bool:
+    def has_seen_boundary(self) -> bool:
         """Whether a transaction boundary has been processed."""
-        return self.state.begun or self.transaction_index.has_boundary
+        return self.state.has_seen_boundary or self.transaction_index.has_boundary
 
     def decide(
         self, transaction: Transaction, committed: int, row: int = -1, lsn: int = -1, timestamp: int = -1
@@ -239,10 +239,10 @@ class TransactionAssembler:
     def _end_batch(self) -> None:
         """Process the end of the batch: add the last changes to the open transaction."""
         state = self.state
-        if not self.begun and self.transaction_index.has_skipped and not state.skipped.has_head:
+        if not self.has_seen_boundary and self.transaction_index.has_skipped and not state.skipped.has_head:
             self._note_head()
         if self.transaction_index.is_plain:
-            self._set("begun", True)
+            self._set("has_seen_boundary", True)
             self._set("open", self._plain_transaction())
         elif self._current is not None:
             self._pause()
@@ -265,7 +265,7 @@ class TransactionAssembler:
         state = self.state
         if state.stream is not None:
             return state.stream not in state.streamed
-        return state.open is None and not self.begun and self.options.start == "anywhere"
+        return state.open is None and not self.has_seen_boundary and self.options.start == "anywhere"
 
     # -- changes of the state ----------------------------------------------------------------------------------------
 
@@ -333,8 +333,8 @@ class TransactionAssembler:
             self._set("open", None)
         if self.state.stream is not None:
             self._set("stream", None)
-        if not self.state.begun:
-            self._set("begun", True)
+        if not self.state.has_seen_boundary:
+            self._set("has_seen_boundary", True)
         self.transaction_index.end()
         self.first_change = self.transaction_index.n
 
@@ -357,7 +357,7 @@ class TransactionAssembler:
         if state.open is not None:
             lost = state.open
             self._set("open", None)
-            self.outcomes.lose(self, lost, True)
+            self.outcomes.discard(self, lost, True)
         if state.stream is not None:
             self._set("stream", None)
         # The dict is in the order in which the transactions began.
@@ -367,7 +367,7 @@ class TransactionAssembler:
                 break
             self._pop_streamed(xid)
             state.relations.drop(xid)
-            self.outcomes.lose(self, transaction, True)
+            self.outcomes.discard(self, transaction, True)
         self.first_change = self.transaction_index.n
 
     def _is_sent_again(self, row: int) -> bool:
@@ -417,13 +417,13 @@ class TransactionAssembler:
         self.row_errors[row] = error.cell
         self.transaction_index.list_bad(row)
 
-    def _fail_without_beginning(self, row: int, beginning: str, begun: bool) -> None:
+    def _fail_without_beginning(self, row: int, beginning: str, has_seen_boundary: bool) -> None:
         """Report that a message's transaction has no beginning, unless the row already has an error."""
         if row in self.row_errors:
             return
         kind = self.batch.kind(row)
         where = "of an unknown transaction" if kind in _OF_XID else "outside a transaction"
-        hint = _RECONNECT if begun else _HEAD
+        hint = _RECONNECT if has_seen_boundary else _HEAD
         self._fail(row, TransactionDesync, f"{kind} {where}: its {beginning} is missing{hint}")
 
     def _check_commit_order(self, row: int) -> None:
@@ -460,14 +460,14 @@ class TransactionAssembler:
                 lost = state.open
                 assert lost is not None
                 self._set("open", None)
-                self.outcomes.lose(self, lost, False)
+                self.outcomes.discard(self, lost, False)
         elif (
             kind in ("begin", "begin_prepare")
             and state.streamed
             and batch.value("lsn", row) <= self.transaction_index.last_lsn
         ):
             self._end_session(self._last_lsn_position)
-        if not self.begun:
+        if not self.has_seen_boundary:
             self._end_head(kind)
         self._close()
 
@@ -523,17 +523,19 @@ class TransactionAssembler:
 
     def _end_unopened(self, row: int, beginning: str) -> None:
         """Process the end of a plain transaction that is not open."""
-        in_stream, begun = self.state.stream is not None, self.begun
+        in_stream, has_seen_boundary = self.state.stream is not None, self.has_seen_boundary
         self._cross_boundary(row)
         # Inside a stream, `_cross_boundary` has reported the error.
-        if not in_stream and (begun or self.options.start != "anywhere"):
-            self._fail_without_beginning(row, beginning, begun)
+        if not in_stream and (has_seen_boundary or self.options.start != "anywhere"):
+            self._fail_without_beginning(row, beginning, has_seen_boundary)
 
     def _on_row(self, row: int) -> None:
         """Process a row that is outside any transaction, or whose relation may be invalid."""
         batch = self.batch
         if not self._is_transaction_open():
-            self._fail_without_beginning(row, "stream_start" if batch.is_streamed(row) else "begin", self.begun)
+            self._fail_without_beginning(
+                row, "stream_start" if batch.is_streamed(row) else "begin", self.has_seen_boundary
+            )
             return
         relation_id = batch.value("relation_id", row)
         self.transaction_index.list_row(row, relation_id, batch.value("xid", row) or 0, self._version_of(relation_id))
@@ -546,7 +548,7 @@ class TransactionAssembler:
     def _on_truncate(self, row: int) -> None:
         xid = self.batch.value("xid", row)
         if self._is_skipping:
-            if not self.begun and not self.state.skipped.has_head:
+            if not self.has_seen_boundary and not self.state.skipped.has_head:
                 self._note_head()
         elif not self._is_transaction_open():
             self._on_row(row)
@@ -558,7 +560,9 @@ class TransactionAssembler:
 
     def _on_logical_message(self, row: int) -> None:
         """Report a transactional message outside any transaction."""
-        self._fail_without_beginning(row, "stream_start" if self.batch.is_streamed(row) else "begin", self.begun)
+        self._fail_without_beginning(
+            row, "stream_start" if self.batch.is_streamed(row) else "begin", self.has_seen_boundary
+        )
 
     # -- relations -----------------------------------------------------------------------------------------------------
 
@@ -591,7 +595,7 @@ class TransactionAssembler:
 
     def _count_relation(self, number: int) -> None:
         """Count a version for the columns of its table: now, or when the transaction that sent it commits."""
-        if number in self.state.relations.in_shape:
+        if number in self.state.relations.in_layout:
             return
         if self.transaction_index.is_plain:
             self.transaction_index.has_relations = True
@@ -664,7 +668,7 @@ class TransactionAssembler:
     def _on_stream_start(self, row: int) -> None:
         state, batch = self.state, self.batch
         xid, is_first = batch.value("xid", row), batch.value("first_segment", row)
-        begun = self.begun
+        has_seen_boundary = self.has_seen_boundary
         if not self._is_transaction_open() and is_first and xid in state.streamed:
             self._end_session(state.streamed[xid].block_position)
         self._cross_boundary(row)
@@ -673,7 +677,7 @@ class TransactionAssembler:
         if is_first:
             lost = self._pop_streamed(xid)
             if lost is not None:
-                self.outcomes.lose(self, lost, True)
+                self.outcomes.discard(self, lost, True)
             state.relations.drop(xid)
             state.undo_log.discard(state.skipped.xids, xid)
             state.undo_log.put(state.streamed, xid, Transaction(xid, position, block_position=position))
@@ -684,7 +688,7 @@ class TransactionAssembler:
             if self.options.start == "anywhere":
                 self._skip_stream(xid)
             else:
-                self._fail_without_beginning(row, "first stream_start", begun)
+                self._fail_without_beginning(row, "first stream_start", has_seen_boundary)
             self.transaction_index.skip()
             self.first_change = self.transaction_index.n
             return
@@ -694,7 +698,7 @@ class TransactionAssembler:
     def _on_stream_stop(self, row: int) -> None:
         state = self.state
         if state.stream is None:
-            if self.begun:
+            if self.has_seen_boundary:
                 detail = f"stream_stop outside a stream: its stream_start is missing{_RECONNECT}"
                 self._fail(row, StreamDesync, detail)
             else:
@@ -726,7 +730,7 @@ class TransactionAssembler:
 
     def _end_stream(self, row: int) -> Transaction | None:
         """Process the commit or prepare of a streamed transaction. Its relations become visible to all."""
-        begun = self.begun
+        has_seen_boundary = self.has_seen_boundary
         self._cross_boundary(row)
         xid = self.batch.value("xid", row)
         transaction = self._pop_streamed(xid)
@@ -736,7 +740,7 @@ class TransactionAssembler:
         elif self.options.start == "anywhere":
             self._skip_stream(xid)
         else:
-            self._fail_without_beginning(row, "first stream_start", begun)
+            self._fail_without_beginning(row, "first stream_start", has_seen_boundary)
         return transaction
 
     def _on_stream_abort(self, row: int) -> None:
@@ -789,12 +793,12 @@ class TransactionAssembler:
         gid: str = self.batch.value("gid", row)
         replaced = undo_log.pop(self.state.prepared, gid)
         if replaced is not None:
-            self.outcomes.lose(self, replaced, True)
+            self.outcomes.discard(self, replaced, True)
         undo_log.discard(self.state.skipped.gids, gid)
         return gid
 
     def _on_commit_prepared(self, row: int) -> None:
-        begun = self.begun
+        has_seen_boundary = self.has_seen_boundary
         self._cross_boundary(row)
         state, gid = self.state, self.batch.value("gid", row)
         is_sent_again = self.batch.value("lsn", row) <= self.transaction_index.last_lsn
@@ -814,7 +818,7 @@ class TransactionAssembler:
         elif self.options.start == "anywhere":
             state.undo_log.set_attribute(state.skipped, "n", state.skipped.n + 1)
         else:
-            self._fail_without_beginning(row, "begin_prepare", begun)
+            self._fail_without_beginning(row, "begin_prepare", has_seen_boundary)
 
     def _on_rollback_prepared(self, row: int) -> None:
         self._cross_boundary(row)
@@ -865,7 +869,7 @@ def _is_repeated(state: ReplicationState, batch: ScannedBatch, payload: bytes, r
     position = batch.position(row)
     relation_id = relations.is_repeated(payload, position)
     # A version that no committed transaction has sent counts for the columns of its table once this one commits.
-    if relation_id is None or relations.common[relation_id].number not in relations.in_shape:
+    if relation_id is None or relations.common[relation_id].number not in relations.in_layout:
         return False
     relations.repeat(relation_id, position)
     return True

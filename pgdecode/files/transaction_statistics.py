@@ -186,7 +186,7 @@ class _Sizes:
 class _Counter(CommittedOutcomes):
     """Counts transactions that end without an outcome. Emits no changes."""
 
-    wants_lost = True
+    wants_discarded = True
 
     def __init__(self) -> None:
         self.n_lost = 0
@@ -201,7 +201,7 @@ class _Counter(CommittedOutcomes):
         """Record that the transaction is no longer open."""
         self.ended.append(transaction.begin_position)
 
-    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+    def discard(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Count a transaction without an outcome, which ends here."""
         self.n_lost += 1
         self.ended.append(transaction.begin_position)

@@ -69,7 +69,7 @@ class TransactionOutcome:
 
 
 UNDECIDED = TransactionOutcome(-1, is_kept=True)
-LOST = TransactionOutcome(-1)
+DISCARDED = TransactionOutcome(-1)
 ROLLED_BACK = TransactionOutcome(0)
 
 
@@ -171,7 +171,7 @@ class IndexOutcomes:
         Transactions of earlier runs.
     """
 
-    wants_lost = True
+    wants_discarded = True
     knows_relations = False
     wants_blocks = False
 
@@ -185,7 +185,7 @@ class IndexOutcomes:
         batch = assembler.batch
         lsn = batch.value("lsn", row)
         if assembler.transaction_index.record_lsn(row, lsn, transaction.xid) and assembler.options.drop_duplicates:
-            self._note(transaction, replace(LOST, is_duplicate=True))
+            self._note(transaction, replace(DISCARDED, is_duplicate=True))
             return
         assembler.state.relations.count_for_shape(transaction.relations)
         self._note(transaction, TransactionOutcome(1, batch.position(row), lsn, batch.value("timestamp", row)))
@@ -194,12 +194,12 @@ class IndexOutcomes:
         """Record a rollback."""
         self._note(transaction, ROLLED_BACK)
 
-    def lose(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
+    def discard(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Record that a transaction has no outcome."""
         if not is_sent_again and not self.in_full:
             # The transaction has a Commit, but the input does not include it, nor others after it.
             assembler.state.relations.count_for_shape(transaction.relations)
-        self._note(transaction, LOST)
+        self._note(transaction, DISCARDED)
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
         """Record the rollback of a sub-transaction."""
@@ -380,7 +380,7 @@ class IndexBuilder:
             tuple(partitions),
             tuple(starts),
             outcomes,
-            tuple(sorted(state.relations.in_shape if shape is None else shape)),
+            tuple(sorted(state.relations.in_layout if shape is None else shape)),
             state.skipped.count - self._n_skipped,
             state.n_undecided,
             self.is_head_streamed,

@@ -50,9 +50,9 @@ def speculate(
         state=None if state is None else replace(state, open=None, in_stream=False),
     )
     starts = [
-        replace(start, begun=True, in_stream=False)
+        replace(start, has_seen_boundary=True, in_stream=False)
         if number
-        else replace(start, begun=first.begun, in_stream=first.in_stream, open=first.open)
+        else replace(start, has_seen_boundary=first.has_seen_boundary, in_stream=first.in_stream, open=first.open)
         for number, start in enumerate(index.starts)
     ]
     return replace(index, starts=tuple(starts), is_head_streamed=False)
@@ -74,9 +74,9 @@ def holds(speculated: PartitionIndex, index: PartitionIndex, number: int) -> boo
         Number of the partition.
     """
     start, other = index.starts[number], speculated.starts[number]
-    if start.begun != other.begun or start.is_reconnected or _open_in(start) != _open_in(other):
+    if start.has_seen_boundary != other.has_seen_boundary or start.is_reconnected or _open_in(start) != _open_in(other):
         return False
-    if not start.begun and index.is_head_streamed:
+    if not start.has_seen_boundary and index.is_head_streamed:
         return False
     if number + 1 < len(index.partitions) and _open_in(index.starts[number + 1]) != _NOTHING_OPEN:
         # The outcome of the partition's last transaction is in a later partition.

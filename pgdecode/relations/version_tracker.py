@@ -165,7 +165,7 @@ class RelationTracker:
         By type OID, the type that is visible outside streams.
     scopes : dict of int to Scope
         By the top-level xid of the stream.
-    in_shape : set of int
+    in_layout : set of int
         Numbers of the versions that committed transactions have sent or used. They determine the columns of tables.
     table : VersionTable
         The visible versions, for native code.
@@ -188,7 +188,7 @@ class RelationTracker:
         self.types: dict[int, SentType] = {}
         self.scopes: dict[int, Scope] = {}
         self.contradictions: dict[int, Contradiction] = {}
-        self.in_shape: set[int] = set()
+        self.in_layout: set[int] = set()
         self.table = VersionTable()
         self._by_name: dict[str, list[int]] = {}
         self._by_id: dict[int, list[int]] = {}
@@ -201,7 +201,7 @@ class RelationTracker:
             self.append(self._with_facts(version))
             since = version.visible_from
             if since is not None and (position is None or since <= position):
-                self.in_shape.add(number)
+                self.in_layout.add(number)
                 known = self.common.get(version.relation_id)
                 if known is None or known.position <= since:
                     self._set_common(version.relation_id, Sent(number, since))
@@ -214,7 +214,7 @@ class RelationTracker:
             other.versions = list(self.versions)
             other._by_name = {name: list(numbers) for name, numbers in self._by_name.items()}
             other._by_id = {oid: list(numbers) for oid, numbers in self._by_id.items()}
-            other.in_shape = set(self.in_shape)
+            other.in_layout = set(self.in_layout)
         other.types = dict(self.types)
         other.contradictions = dict(self.contradictions)
         other._last_payloads = dict(self._last_payloads)
@@ -262,7 +262,7 @@ class RelationTracker:
             if since is None or since > position or version.relation_id in self.common:
                 continue
             number = self.append(self._with_facts(version))
-            self.undo_log.add(self.in_shape, number)
+            self.undo_log.add(self.in_layout, number)
             self._set_common(version.relation_id, Sent(number, since))
             for item in version.types:
                 if item.type_id not in self.types:
@@ -341,7 +341,7 @@ class RelationTracker:
             numbers = self._by_id.get(relation, [])
         else:
             numbers = self._by_name.get(named(relation, self.names), [])
-        return list(numbers) if everything else [number for number in numbers if number in self.in_shape]
+        return list(numbers) if everything else [number for number in numbers if number in self.in_layout]
 
     def flags_of(self, relations: Iterable[str | int]) -> bytes:
         """Return a byte for each version, 1 for all versions of some tables."""
@@ -545,7 +545,7 @@ class RelationTracker:
     def count_for_shape(self, numbers: Iterable[int]) -> None:
         """Record that a committed transaction has sent or used versions."""
         for number in numbers:
-            self.undo_log.add(self.in_shape, number)
+            self.undo_log.add(self.in_layout, number)
 
     # -- implementation ----------------------------------------------------------------------------------------------
 
@@ -651,7 +651,7 @@ class RelationTracker:
             if found:
                 # A catalog from the caller may have a version of the same message that has other types or is undecided.
                 # Prefer equal types, and versions that committed transactions use.
-                return min(found, key=lambda no: (self.versions[no].types != version.types, no not in self.in_shape))
+                return min(found, key=lambda no: (self.versions[no].types != version.types, no not in self.in_layout))
         if len(self.versions) >= self.limits.max_relations:
             raise self._too_many("version of a relation", len(self.versions), version.relation_id)
         if self._preloaded is None:

@@ -229,7 +229,7 @@ def index_rows(
         last_session = session_text(sessions[-1].as_py())
     in_full = bool(pc.any(partitions["has_apart"]).as_py()) or options.drop_duplicates or tables is None
     in_full = in_full or (state is not None and bool(state.streamed))
-    known = frozenset() if state is None else frozenset(state.relations.in_shape)
+    known = frozenset() if state is None else frozenset(state.relations.in_layout)
     indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, in_full, state)
     if not in_full and not all(is_enough(item, tables, known) for item in indexes):
         indexes = _indexes(rows, sorted_rows, partitions, catalogs, options, True, state)

@@ -303,7 +303,7 @@ def _indexed(
     if has_sessions and sessions:
         state = in_session(state, session_before, sessions[0])
     # The state after the run needs the shapes of all tables.
-    known = frozenset() if state is None else frozenset(state.relations.in_shape)
+    known = frozenset() if state is None else frozenset(state.relations.in_layout)
     indexed = index_of_statistics(statistics, config.catalog, config.options, state)
     is_full = all(split_statistics.in_full for split_statistics in statistics)
     is_plain = all(split_statistics.is_plain for split_statistics in statistics)

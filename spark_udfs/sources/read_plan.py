@@ -83,7 +83,7 @@ def plan_changes(options: SourceOptions, has_time: bool) -> ChangePlan:
     index.add(item.file for item in folder.files)
     index.finish()
     tables = () if options.table is None else tables_of(job.options, options.table)
-    shape = {*index.state.relations.in_shape, *_used(index, tables, job, options.position)}
+    shape = {*index.state.relations.in_layout, *_used(index, tables, job, options.position)}
     try:
         (output,) = job.outputs([SourceIndex(None, index.whole(shape), (), may_move=False)], has_time, in_files=False)
     except (KeyError, ValueError) as error:
@@ -175,10 +175,10 @@ def stream_output(
     table = options.table
     if table is None:
         return ChangeOutput(job.options)
-    shape = index.state.relations.in_shape
+    shape = index.state.relations.in_layout
     known = versions_of(index.state.relations.versions, table)
-    in_shape = [item for number, item in known.items() if number in shape and not same_content(item, versions)]
-    layout = (*versions, *in_shape)
+    in_layout = [item for number, item in known.items() if number in shape and not same_content(item, versions)]
+    layout = (*versions, *in_layout)
     output = TableOutput(layout, {None: tuple(known)}, job.options, options.any_year, has_time, others={None: ()})
     names = output.schema.names if job.fields is None else job.fields
     check_columns(declared, output.schema, names, table=table, is_chosen=job.fields is not None)

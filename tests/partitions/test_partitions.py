@@ -24,7 +24,7 @@ from pgdecode.changes.replication_state import BufferedChanges, CommittedChanges
 from pgdecode.changes.transaction_assembler import TransactionAssembler
 from pgdecode.partitions.partition_decoder import PartitionDecoder, StoredDecoder, used_versions
 from pgdecode.partitions.partition_index import (
-    LOST,
+    DISCARDED,
     Partition,
     PartitionIndex,
     first_boundary,
@@ -407,7 +407,7 @@ class Runs:
             rows += rows_of_delivery(builder, decoder.finish())
             assert not kept or index.keeps(number)
         self.state = index.end
-        self.state.relations.in_shape |= used
+        self.state.relations.in_layout |= used
         return rows
 
 
@@ -465,8 +465,8 @@ def test_runs_in_partitions_continue_each_other_as_one_decoder_does(
         found = runs.decode(payloads[first:end], first, bounds, reconnects, {} if of_all else commits)
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
         one, other = (state_to_json(item, with_payloads=False) for item in (runs.state, decoder._engine.state))
-        assert one | {"in_stream": decoder._engine.state.begun and one["in_stream"]} == other | {
-            "in_stream": decoder._engine.state.begun and other["in_stream"]
+        assert one | {"in_stream": decoder._engine.state.has_seen_boundary and one["in_stream"]} == other | {
+            "in_stream": decoder._engine.state.has_seen_boundary and other["in_stream"]
         }
 
 
@@ -668,7 +668,7 @@ def test_an_index_records_that_a_transaction_was_sent_again_before_its_commit() 
     slot.payloads.append(slot.payloads[-1])
     slot.commit()
     payloads, positions = pa.array(slot.payloads, pa.binary()), pa.array(range(3), pa.int64())
-    assert index_partitions(payloads, positions, [Partition(0, 2)]).transaction_outcomes[0] == LOST
+    assert index_partitions(payloads, positions, [Partition(0, 2)]).transaction_outcomes[0] == DISCARDED
 
 
 # -- the order of commits ----------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class StateWriter:
         undecided = {begin: found[relation_id] for begin, found in self._undecided.items() if relation_id in found}
         used = {number for number in self._in_use() if number in own}
         used |= {number for found in undecided.values() for number in found.versions}
-        used |= {max(own & self._state.relations.in_shape, default=-1)}
+        used |= {max(own & self._state.relations.in_layout, default=-1)}
         numbers = {number: at for at, number in enumerate(sorted(number for number in used if number >= 0))}
         rest = len(numbers)
 
@@ -188,7 +188,7 @@ class StateWriter:
         names = {str(oid): name for oid, name in self._others.items() if oid != relation_id}
         names |= {
             str(versions[number].relation_id): versions[number].qualified_name
-            for number in sorted({*self._state.relations.in_shape, *self._pending()})
+            for number in sorted({*self._state.relations.in_layout, *self._pending()})
             if number not in own and versions[number].relation_id
         }
         own_catalog = {
