@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -203,61 +203,30 @@ def verify(
     RunError
         If the captured files do not follow the target, or another process writes to it.
     """
-    start = time.monotonic()
     if sample is not None and not 0 < sample <= 100:
         raise RequestError(f"sample is more than 0 and at most 100 percent, not {sample}")
-
-    def compare() -> VerifyResult:
-        with contextlib.ExitStack() as closing:
-            stored: Target | None = None
-            options: dict[str, Any] = {"types": types, "unrepresentable": unrepresentable}
-            if not isinstance(target, Path) and is_target(target):
-                stored = _opened(
-                    lake_target(target, storage_options=storage_options), closing, wait_seconds, on_warning
-                )
-                if not stored.applied:
-                    raise RequestError(f"{stored.name}: has no tables that pgdecode has applied")
-                options = _options_of(stored)
-            folder = Path(target) if stored is None else Path(raw or _folder_of(stored))  # type: ignore[arg-type]
-            contents = _contents(folder)
-            _check_server(dsn, folder, contents)
-            snapshot, published, notes = _open_snapshot(dsn, contents, tables, connections, stored)
-            closing.callback(snapshot.close)
-            Wait(dsn, folder, snapshot.lsn, wait_seconds, on_warning).run(captures=capture)
-            if stored is None:
-                temporary = closing.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-verify-"))
-                destination = lake_target(f"parquet:{temporary}/tables")
-            else:
-                destination = Overlay(stored)
-            with_all = stored is None and tables is None
-            faults = _apply(
-                folder,
-                destination,
-                tables=None if with_all else [*published],
-                until=snapshot.lsn - 1,
-                accept_gap=accept_gap,
-                **options,
-            )
-            closing.enter_context(destination.opened())
-            decoding = {
-                "encoding": snapshot.encoding,
-                "unrepresentable": options.get("unrepresentable", "error"),
-                "types": _types(dsn, published.values(), contents, options.get("types")),
-            }
-            is_binary = plugin_options(folder, contents).binary
-            results = {}
-            for name, (table, key) in published.items():
-                percent = sample if key else None
-                rows = TableRows(snapshot, table, binary=is_binary, sample=percent)
-                server = _ServerTable(table, key, rows, {**decoding, "type_messages": rows.types})
-                results[name] = _compare(
-                    name, server, _Stored(destination, faults), percent, limit=limit, show_values=show_values
-                )
-            return VerifyResult(snapshot.lsn, results, time.monotonic() - start, sample, tuple(notes))
-
+    destination = None
+    if not isinstance(target, Path) and is_target(target):
+        destination = lake_target(target, storage_options=storage_options)
+    call = _Verification(
+        dsn,
+        destination,
+        Path(target) if destination is None else None if raw is None else Path(raw),  # type: ignore[arg-type]
+        tables,
+        connections,
+        sample,
+        limit,
+        show_values,
+        capture,
+        wait_seconds,
+        {"types": types, "unrepresentable": unrepresentable},
+        accept_gap,
+        on_warning,
+    )
+    start = time.monotonic()
     for _ in range(_TRIES):
         try:
-            return compare()
+            return replace(call.compare(), seconds=time.monotonic() - start)
         except ServerError as error:
             if error.sqlstate != LOCKED:
                 raise StoppedError(str(error)) from error
@@ -265,12 +234,121 @@ def verify(
     raise StoppedError(_ALTERED)
 
 
-def _opened(target: Target, closing: contextlib.ExitStack, seconds: float, on_warning: Callable[[str], None]) -> Target:
+@dataclass(frozen=True)
+class _Sides:
+    """What is compared: the captured files, the target that was made from them, and the server's tables with keys."""
+
+    folder: Path
+    contents: Contents
+    target: Target | None
+    options: Mapping[str, Any]
+    snapshot: Snapshot
+    published: Mapping[str, tuple[PublishedTable, tuple[str, ...]]]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Verification:
+    """A call of `verify`, with its parameters.
+
+    Attributes
+    ----------
+    target : Target or None
+        None: the tables are rebuilt from the captured files.
+    raw : Path or None
+        The folder of captured files; None for that which the state of the target names.
+    options : mapping
+        Of `apply`, without a target.
+    """
+
+    dsn: str
+    target: Target | None
+    raw: Path | None
+    tables: Sequence[str] | None
+    connections: int
+    sample: float | None
+    limit: int
+    show_values: bool
+    captures: bool
+    wait_seconds: float
+    options: Mapping[str, Any]
+    accept_gap: bool
+    on_warning: Callable[[str], None]
+
+    def compare(self) -> VerifyResult:
+        """Compare the tables in one snapshot.
+
+        Raises
+        ------
+        ServerError
+            With the SQLSTATE `LOCKED`, if another transaction waits to alter a table.
+        """
+        with contextlib.ExitStack() as closing:
+            sides = self._open(closing)
+            lsn = sides.snapshot.lsn
+            Wait(self.dsn, sides.folder, lsn, self.wait_seconds, self.on_warning).run(captures=self.captures)
+            stored = self._applied(sides, closing)
+            results = {}
+            for name, server in self._server_tables(sides):
+                sample = self.sample if server.key else None
+                results[name] = _compare(name, server, stored, sample, limit=self.limit, show_values=self.show_values)
+            return VerifyResult(lsn, results, 0.0, self.sample, tuple(sides.notes))
+
+    def _open(self, closing: contextlib.ExitStack) -> _Sides:
+        """Open the target, and make the snapshot."""
+        target, options = self.target, self.options
+        if target is not None:
+            _enter(target, closing, self.wait_seconds, self.on_warning)
+            if not target.applied:
+                raise RequestError(f"{target.name}: has no tables that pgdecode has applied")
+            options = _options_of(target)
+        folder = self.raw or _folder_of(target)
+        contents = _contents(folder)
+        _check_server(self.dsn, folder, contents)
+        snapshot, published, notes = _open_snapshot(self.dsn, contents, self.tables, self.connections, target)
+        closing.callback(snapshot.close)
+        return _Sides(folder, contents, target, options, snapshot, published, notes)
+
+    def _applied(self, sides: _Sides, closing: contextlib.ExitStack) -> _Stored:
+        """Make the tables with the commits before the snapshot, and leave the target as it is."""
+        if sides.target is None:
+            temporary = closing.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-verify-"))
+            destination = lake_target(f"parquet:{temporary}/tables")
+        else:
+            destination = Overlay(sides.target)
+        with_all = sides.target is None and self.tables is None
+        faults = _apply(
+            sides.folder,
+            destination,
+            tables=None if with_all else [*sides.published],
+            until=sides.snapshot.lsn - 1,
+            accept_gap=self.accept_gap,
+            **sides.options,
+        )
+        closing.enter_context(destination.opened())
+        return _Stored(destination, faults)
+
+    def _server_tables(self, sides: _Sides) -> Iterator[tuple[str, _ServerTable]]:
+        """Yield the tables of the snapshot by name."""
+        options, contents, snapshot = sides.options, sides.contents, sides.snapshot
+        decoding = {
+            "encoding": snapshot.encoding,
+            "unrepresentable": options.get("unrepresentable", "error"),
+            "types": _types(self.dsn, sides.published.values(), contents, options.get("types")),
+        }
+        is_binary = plugin_options(sides.folder, contents).binary
+        for name, (table, key) in sides.published.items():
+            rows = TableRows(snapshot, table, binary=is_binary, sample=self.sample if key else None)
+            yield name, _ServerTable(table, key, rows, {**decoding, "type_messages": rows.types})
+
+
+def _enter(target: Target, closing: contextlib.ExitStack, seconds: float, on_warning: Callable[[str], None]) -> None:
     """Open a target. Wait while another process writes to it."""
     deadline, is_noted = time.monotonic() + seconds, False
     while True:
         try:
-            return closing.enter_context(target.opened())
+            closing.enter_context(target.opened())
+            return
         except OtherWriter as error:
             if time.monotonic() >= deadline:
                 raise
@@ -287,8 +365,9 @@ def _options_of(target: Target) -> dict[str, Any]:
     return {name: found[name] for name in names if found.get(name) is not None}
 
 
-def _folder_of(target: Target) -> Path:
+def _folder_of(target: Target | None) -> Path:
     """Return the folder of captured files that the state of a target names."""
+    assert target is not None
     for applied in target.applied.values():
         path = (applied.source or {}).get("path")
         if path is not None:
