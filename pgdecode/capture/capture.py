@@ -31,7 +31,7 @@ from pgdecode.capture.errors import (
     StopRequestedError,
 )
 from pgdecode.capture.frames import CopiedPayloads, CopiedTable
-from pgdecode.capture.journal import Journal, metadata_of, origin_of
+from pgdecode.capture.journal import Journal, Log, metadata_of, origin_of
 from pgdecode.capture.options import PluginOptions, quoted_text, seconds_from_text
 from pgdecode.capture.receiver import Receiver
 from pgdecode.capture.recorder import CaptureResult, CopyProgress, FileRules, Recorder, Target
@@ -110,6 +110,11 @@ class Capture:
         Called several times a second by the thread that calls `run`, with the result so far.
     on_warning : callable
         Called with one line of text, by any thread.
+
+    Attributes
+    ----------
+    log : Log
+        That of the folder. Another capture to it may have it from this one, and need not read all of it again.
     """
 
     def __init__(
@@ -143,6 +148,7 @@ class Capture:
             raise RequestError(f"connections is at least 1, not {connections}")
         self._dsn = dsn
         self._folder = local_path(folder, "the folder of a capture")
+        self.log = Log(self._folder)
         self._slot = slot
         self._publications = (publication,) if isinstance(publication, str) else tuple(publication)
         if not self._publications:
@@ -208,7 +214,7 @@ class Capture:
         start = time.monotonic()
         wants_now, target = _target(until, max_messages)
         self._before = CaptureResult()
-        journal = Journal(self._folder)
+        journal = Journal(self._folder, self.log)
         try:
             is_first = True
             if self._copy is True or self._copy:

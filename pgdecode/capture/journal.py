@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
 import os
 import re
@@ -24,10 +26,12 @@ from pgdecode.storage.durable import locked, make_folders, write_durably
 from pgdecode.storage.parquet_input import read_metadata
 
 FORMAT_VERSION = 1
+_ORIGIN = ("system", "timeline", "database", "slot", "publications", "encoding")
 LOG_NAME = "_capture.jsonl"
 LOCK_NAME = "_capture.lock"
-# After this many positions of an idle slot, the log is rewritten without the obsolete ones.
-_MOST_POSITIONS = 4096
+# So many obsolete lines stay, such as positions of an idle slot, besides as many as there are others. So the log is
+# rewritten rarely, also if it is long.
+_MOST_OBSOLETE = 256
 _FILE_NAME = re.compile(r"\d{20}\.parquet")
 _PARTIAL_NAME = re.compile(r"\.\d{20}\.parquet\.partial|\._capture\.jsonl\..*partial")
 
@@ -42,7 +46,7 @@ def partial_name(first_seq: int) -> str:
     return f".{file_name(first_seq)}.partial"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileEntry:
     """A complete file.
 
@@ -82,7 +86,7 @@ class FileEntry:
     def as_dict(self) -> dict[str, Any]:
         """Convert the entry to JSON values, with LSNs in PostgreSQL's text form."""
         lsns = {name: lsn_to_text(getattr(self, name)) for name in ("first_lsn", "last_lsn", "recorded")}
-        plain = {name: value for name, value in vars(self).items() if name != "copies"}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "copies"}
         copies = {"copies": [item.as_dict() for item in self.copies]} if self.copies else {}
         return {**plain, **lsns, **copies}
 
@@ -165,7 +169,7 @@ class Contents:
         if event == "begin":
             if _whole(line["version"]) > FORMAT_VERSION:
                 raise RequestError(f"{LOG_NAME} has version {line['version']}, this pgdecode reads {FORMAT_VERSION}")
-            self.origin = checked_origin(line)
+            self.origin = checked_origin({name: line[name] for name in _ORIGIN if name in line})
             self.recorded = lsn_from_text(line["recorded"])
             self.next_seq = _whole(line.get("next_seq", 0))
             self.sessions = _whole(line.get("sessions", 0))
@@ -235,6 +239,84 @@ class Contents:
         return [item for item in description if "file" not in item]
 
 
+class Log:
+    """The log of a folder. What was read is not parsed again, as long as the file still begins with it.
+
+    Attributes
+    ----------
+    contents : Contents
+    n_lines : int
+        Number of lines that the contents are from.
+    is_torn : bool
+        Whether an incomplete line follows them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOG_NAME
+        self._clear()
+
+    def _clear(self) -> None:
+        self.contents, self.n_lines, self.is_torn = Contents(), 0, False
+        # Of the lines that the contents are from.
+        self._n_bytes, self._digest = 0, hashlib.sha256()
+
+    def read(self) -> Contents:
+        """Read the log up to an incomplete last line.
+
+        Raises
+        ------
+        RequestError
+            If the log is damaged, or of another version.
+        """
+        with reported(self._path, "cannot be read", RequestError):
+            try:
+                content = self._path.read_bytes()
+            except FileNotFoundError:
+                self._clear()
+                return self.contents
+        begins_same = hashlib.sha256(memoryview(content)[: self._n_bytes]).digest() == self._digest.digest()
+        if not (self.n_lines and begins_same):
+            self._clear()
+        try:
+            self._take_lines(content[self._n_bytes :].split(b"\n"))
+        except RequestError:
+            self._clear()
+            raise
+        self.is_torn = self._n_bytes < len(content)
+        return self.contents
+
+    def _take_lines(self, lines: list[bytes]) -> None:
+        # A crash can damage only the last line, and not the first one, which is written under another name. Files that
+        # are missing in the log are found by their footers.
+        last = self.n_lines + len(lines) - (1 if lines[-1] else 2)
+        for line in lines[:-1] or ([] if self.n_lines else [b""]):
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                event = None
+                if self.n_lines == last > 0:
+                    break
+            try:
+                self.add(line + b"\n", event)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise RequestError(
+                    f"{self._path}: line {self.n_lines + 1} is damaged: restore the log from a copy; without the log, "
+                    "a capture goes on from the footers of the files in the folder, and begins anew if there are none"
+                ) from error
+
+    def add(self, content: bytes, line: dict[str, Any]) -> None:
+        """Add a line that the file has now."""
+        self.contents.take(line)
+        self._digest.update(content)
+        self._n_bytes += len(content)
+        self.n_lines += 1
+
+    def set_written(self, content: bytes, n_lines: int) -> None:
+        """Take note that the file was written anew, with the same contents."""
+        self._digest, self._n_bytes = hashlib.sha256(content), len(content)
+        self.n_lines, self.is_torn = n_lines, False
+
+
 class Journal:
     """The log of a folder, locked by one capture at a time.
 
@@ -242,6 +324,8 @@ class Journal:
     ----------
     folder : Path
         Created if it does not exist, with the folders above it.
+    log : Log, optional
+        As an earlier journal has left it.
 
     Raises
     ------
@@ -249,34 +333,38 @@ class Journal:
         If the folder cannot be written to, another capture is writing to it, or it contains other Parquet files.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, log: Log | None = None) -> None:
         self.folder = folder
         self._file: int | None = None
-        self._positions = 0
+        self._log = log or Log(folder)
         taken = FolderBusyError(f"{folder}: another capture writes to this folder")
         with reported(folder, "cannot be written to", RequestError), contextlib.ExitStack() as closing:
             self._made = make_folders(folder)
             closing.enter_context(locked(folder / LOCK_NAME, taken))
             closing.callback(self._close_log)
-            self.contents = read_log(folder)
-            for entry in self._repair():
-                self.contents.take({"event": "file", **entry.as_dict()})
-            if self.contents.origin is not None:
+            self.contents = self._log.read()
+            if self._repair() or self._log.is_torn:
                 self._rewrite(self._lines())
+            elif self.contents.origin is not None:
+                self._open()
+                if not os.access(folder, os.W_OK):
+                    # Files could not be written later.
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             self._closing = closing.pop_all()
 
-    def _repair(self) -> list[FileEntry]:
-        """Delete incomplete files, and find the complete files that the log does not have."""
+    def _repair(self) -> bool:
+        """Delete incomplete files, and make the contents those of the folder. Return whether they have changed."""
         unlogged = []
-        names = sorted(os.listdir(self.folder))
-        for name in set(self.contents.files).difference(names):
+        names, known = {*os.listdir(self.folder)}, self.contents.files.keys()
+        deleted = known - names
+        for name in deleted:
             self.contents.take({"event": "deleted", "name": name})
-        for name in names:
+        for name in sorted(names - known):
             if _PARTIAL_NAME.fullmatch(name):
                 (self.folder / name).unlink()
             elif _FILE_NAME.fullmatch(name):
                 # A file with an earlier number was deleted, and restored by a user.
-                if name not in self.contents.files and int(name[:20]) >= self.contents.next_seq:
+                if int(name[:20]) >= self.contents.next_seq:
                     unlogged.append(entry_of(self.folder / name))
             elif name.endswith(".parquet"):
                 raise RequestError(f"{self.folder}: contains {name}, which no capture has written")
@@ -289,7 +377,9 @@ class Journal:
                 self.contents.origin = {**metadata["origin"], "encoding": encoding}
                 self.contents.gaps += [{**gap, "file": entry.name} for gap in metadata.get("gaps", ())]
             self.contents.recorded = unlogged[-1].recorded
-        return unlogged
+        for entry in unlogged:
+            self.contents.take({"event": "file", **entry.as_dict()})
+        return bool(deleted or unlogged)
 
     def _lines(self) -> list[dict[str, Any]]:
         """Make the lines of the log, without obsolete ones."""
@@ -297,7 +387,7 @@ class Journal:
         if contents.origin is None:
             return []
         begin = {
-            **{name: contents.origin[name] for name in ("system", "timeline", "database", "slot", "publications")},
+            **contents.origin,
             "encoding": contents.encoding,
             "event": "begin",
             "version": FORMAT_VERSION,
@@ -316,12 +406,15 @@ class Journal:
         return [*lines, {"event": "position", "recorded": lsn_to_text(contents.recorded or 0)}]
 
     def _rewrite(self, lines: list[dict[str, Any]]) -> None:
-        target = self.folder / LOG_NAME
-        write_durably(target, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        write_durably(self.folder / LOG_NAME, content)
+        self._log.set_written(content, len(lines))
+        self._open()
+
+    def _open(self) -> None:
         if self._file is not None:
             os.close(self._file)
-        self._file = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self._positions = 0
+        self._file = os.open(self.folder / LOG_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def append(self, event: str, **values: Any) -> None:
         """Add a line. It is on disk when this returns.
@@ -346,10 +439,11 @@ class Journal:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, size)
                 raise
-            self.contents.take(line)
-            self._positions += event == "position"
-            if self._positions >= _MOST_POSITIONS:
-                self._rewrite(self._lines()[:1])
+            self._log.add(content, line)
+            contents = self.contents
+            n_needed = 2 + len(contents.files) + len(contents.gaps) + len(contents.publication_changes)
+            if self._log.n_lines > 2 * n_needed + _MOST_OBSOLETE:
+                self._rewrite(self._lines())
 
     def begin(
         self,
@@ -455,39 +549,8 @@ def _whole(value: Any) -> int:
 
 
 def read_log(folder: Path) -> Contents:
-    """Read a folder's log up to an incomplete last line.
-
-    Raises
-    ------
-    RequestError
-        If the log is damaged, or of another version.
-    """
-    contents = Contents()
-    path = folder / LOG_NAME
-    with reported(path, "cannot be read", RequestError):
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return contents
-    lines = content.split(b"\n")
-    # A crash can damage only the last line, and not the first one, which is written under another name. Files that are
-    # missing in the log are found by their footers.
-    complete, last = lines[:-1], len(lines) - (1 if lines[-1] else 2)
-    for number, line in enumerate(complete or [b""]):
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            event = None
-            if number == last > 0:
-                break
-        try:
-            contents.take(event)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RequestError(
-                f"{path}: line {number + 1} is damaged: restore the log from a copy; without the log, a capture goes "
-                "on from the footers of the files in the folder, and begins anew if there are none"
-            ) from error
-    return contents
+    """Read a folder's log, as `Log.read`."""
+    return Log(folder).read()
 
 
 def metadata_of(path: Path) -> dict[str, Any]:

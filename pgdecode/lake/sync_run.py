@@ -16,8 +16,8 @@ from pgdecode.capture import Capture, CaptureError, CaptureResult, RequestError,
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import published_tables
 from pgdecode.capture.errors import FolderBusyError, ServerError
-from pgdecode.capture.journal import Contents, plugin_options, read_log
-from pgdecode.capture.server import SlotState, create_publication, drop_publication, find_slot
+from pgdecode.capture.journal import Contents, Log, plugin_options, read_log
+from pgdecode.capture.server import SlotState, create_publication, current_lsn, drop_publication, find_slot
 from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, apply
@@ -179,6 +179,7 @@ class Sync:
         # Plain values: a signal handler may interrupt a thread that holds a lock.
         self._stopping = False
         self._running: Capture | None = None
+        self._log = Log(self.raw)
         # The tables to apply, as far as the server was asked for them.
         self._names: list[str] | None = [*self.tables] or None
         self._stale: dict[str, str] = {}  # tables to copy again, and the reasons
@@ -270,11 +271,14 @@ class Sync:
             self._capture(report)
         except CaptureError as error:
             failure, report.error = error, str(error)
+            # It may know more than the log has.
+            self._log = Log(self.raw)
+        has_raw = self._log.read().origin is not None
         for target, name in self._shown.items():
             item = report.targets[name] = TargetReport()
             item.last_success = before.get("targets", {}).get(name, {}).get("last_success")
             # What was captured before is applied also if the server cannot be reached.
-            if self._stopping or read_log(self.raw).origin is None or (self.exclude and self._names is None):
+            if self._stopping or not has_raw or (self.exclude and self._names is None):
                 continue
             try:
                 self._apply(target, item)
@@ -286,7 +290,7 @@ class Sync:
         return report, failure
 
     def _capture(self, report: Report) -> None:
-        contents = read_log(self.raw)
+        contents = self._log.read()
         origin = contents.origin or {}
         slot = self.slot or origin.get("slot", DEFAULT_NAME)
         publications = tuple(self.publications) or tuple(origin.get("publications", (DEFAULT_NAME,)))
@@ -311,7 +315,7 @@ class Sync:
             on_progress=self.on_progress,
             on_warning=self.on_warning,
         )
-        self._running = running
+        self._running, running.log = running, self._log
         if self._stopping:
             running.stop()
         try:
@@ -323,9 +327,16 @@ class Sync:
             if not has_slot and self._has_slot(slot):
                 report.created["slot"] = slot
             with contextlib.suppress(CaptureError):
-                status = read_status(self.dsn, self.raw, slot)
-                report.recorded, report.current = status.recorded or 0, status.current
-                report.slot = status.slot
+                self._read_slot(report, slot)
+
+    def _read_slot(self, report: Report, slot: str) -> None:
+        """Take note of the state after a capture."""
+        contents = self._log.read()
+        if contents.origin is not None:
+            with contextlib.closing(Connection(self.dsn)) as connection:
+                state = find_slot(connection, slot)
+                report.current = current_lsn(connection)
+            report.recorded, report.slot = contents.recorded or 0, {} if state is None else state.columns
 
     def _has_slot(self, slot: str) -> bool:
         with contextlib.suppress(ServerError), contextlib.closing(Connection(self.dsn)) as connection:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ import pytest
 from pgdecode.capture.errors import RequestError, StoppedError
 from pgdecode.capture.file_writer import FileWriter
 from pgdecode.capture.frames import SCHEMA
-from pgdecode.capture.journal import LOG_NAME, FileEntry, Journal, file_name, read_log
+from pgdecode.capture.journal import LOG_NAME, Contents, FileEntry, Journal, Log, file_name, read_log
 from pgdecode.capture.options import PluginOptions, bytes_from_text, seconds_from_text
 from pgdecode.capture.retention import Retention, deletable
 from pgdecode.capture.server import Identity
@@ -128,13 +129,67 @@ def test_a_damaged_footer_is_one_line(tmp_path: Path, footer: dict[str, object])
 
 
 def test_an_idle_slot_does_not_make_the_log_grow_without_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgdecode.capture.journal._MOST_POSITIONS", 10)
+    monkeypatch.setattr("pgdecode.capture.journal._MOST_OBSOLETE", 10)
     journal = opened(tmp_path)
     for lsn in range(100, 200):
         journal.add_position(lsn)
     journal.close()
     assert len((tmp_path / LOG_NAME).read_text().splitlines()) < 15
     assert read_log(tmp_path).recorded == 199
+
+
+def test_files_stay_in_the_log_of_an_idle_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgdecode.capture.journal._MOST_OBSOLETE", 10)
+    journal = opened(tmp_path)
+    journal.add_file(sealed(tmp_path, 0, 20))
+    for lsn in range(100, 200):
+        journal.add_position(lsn)
+    journal.close()
+    assert [*read_log(tmp_path).files] == [file_name(0)]
+    again = opened(tmp_path)
+    again.close()
+    assert [*again.contents.files] == [file_name(0)]
+
+
+def test_a_log_that_is_read_again_is_as_if_it_were_read_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgdecode.capture.journal._MOST_OBSOLETE", 3)
+    log, chosen = Log(tmp_path), Random(7)
+    path, n_rewritten = tmp_path / LOG_NAME, 0
+    for number in range(60):
+        # Other processes write to the folder too, without this log.
+        journal = Journal(tmp_path, chosen.choice([log, None]))
+        inode = path.stat().st_ino if number else 0
+        if journal.contents.origin is None:
+            journal.begin(Identity("1", 1, "d", 150000), "s", ("p",), 5)
+        journal.append("session", session=number + 1, start="0/5", timeline=1)
+        journal.add_file(sealed(tmp_path, journal.contents.next_seq, 20 + number))
+        for entry in deletable([*journal.contents.files.values()], Retention(bytes=chosen.choice([0, 10**9])), 0):
+            (tmp_path / entry.name).unlink()
+            if chosen.random() < 0.5:
+                journal.append("deleted", name=entry.name)
+        journal.close()
+        n_rewritten += path.stat().st_ino != inode
+        if chosen.random() < 0.2:
+            path.write_bytes(path.read_bytes() + b'{"event": "pos')
+        assert log.read() == read_log(tmp_path)
+    assert 5 < n_rewritten < 60
+
+
+def test_lines_of_a_log_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    take = Contents.take
+    monkeypatch.setattr(Contents, "take", lambda self, line: (taken.append(line["event"]), take(self, line)))
+    log = Log(tmp_path)
+    for number in range(20):
+        journal = Journal(tmp_path, log)
+        if number == 0:
+            journal.begin(Identity("1", 1, "d", 150000), "s", ("p",), 5)
+        journal.add_file(sealed(tmp_path, 3 * number, 20 + number))
+        journal.close()
+        assert len(log.read().files) == number + 1
+    assert taken == ["begin", *["file"] * 20]
 
 
 def test_a_gap_that_was_accepted_stays_in_the_log(tmp_path: Path) -> None:

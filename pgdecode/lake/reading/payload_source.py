@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,11 @@ import pyarrow.compute as pc
 
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.datasets.errors import RunError
-from pgdecode.datasets.input_listing import find_files
+from pgdecode.datasets.input_listing import find_files, is_hidden
 from pgdecode.files.ordered_files import OrderedFiles, Positions, is_captured, open_ordered
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile, fingerprint_of
 from pgdecode.protocol.options import Unwrap
-from pgdecode.storage.object_path import FilePath, relative_name
+from pgdecode.storage.object_path import FilePath, ObjectPath, relative_name
 
 # `pgdecode capture` names a file by its first position.
 _CAPTURED = re.compile(r"[0-9]{20}\.parquet")
@@ -41,7 +42,7 @@ class PayloadSource:
     position: str | None = None
     session: str | None = None
     unwrap: Unwrap = "auto"
-    _paths: Sequence[FilePath] = field(default=(), init=False)
+    _paths: Sequence[FilePath | str] = field(default=(), init=False)  # names of captured files: a folder has many
     _firsts: list[int] | None = field(default=None, init=False)  # of captured files, by their names
     _opened: dict[FilePath, OrderedFiles] = field(default_factory=dict, init=False)
     _all: OrderedFiles | None = field(default=None, init=False)
@@ -55,11 +56,18 @@ class PayloadSource:
         PathError
             If there are none.
         """
+        names = _captured_names(self.path)
+        if names:
+            self._paths, self._firsts = names, [int(name[:20]) for name in names]
+            return
         paths = find_files(self.path)
         if all(_CAPTURED.fullmatch(path.name) for path in paths):
             paths = sorted(paths, key=lambda path: path.name)
             self._firsts = [int(path.name[:20]) for path in paths]
         self._paths = paths
+
+    def _chosen(self, start: int = 0, end: int | None = None) -> list[FilePath]:
+        return [self.path / item if isinstance(item, str) else item for item in self._paths[start:end]]
 
     def after(self, last: int, last_session: str | None = None, seen: Mapping[str, Any] | None = None) -> OrderedFiles:
         """Open the files with payloads after a position, without the payloads up to it.
@@ -81,7 +89,7 @@ class PayloadSource:
             If files are missing or were replaced, or have come between those that were read.
         """
         if self._firsts is not None:
-            chosen = self._paths[max(bisect_right(self._firsts, last + 1) - 1, 0) :]
+            chosen = self._chosen(max(bisect_right(self._firsts, last + 1) - 1, 0))
             opened = open_ordered(chosen, self.payload, self.position, self.session, self.unwrap)
         else:
             opened = self._every()
@@ -174,12 +182,12 @@ class PayloadSource:
 
     def footers(self) -> Sequence[PayloadFile]:
         """Open the last file, whose footer has what the footers of all files say of the source."""
-        return open_ordered(self._paths[-1:], self.payload, self.position, self.session, self.unwrap).files
+        return open_ordered(self._chosen(-1), self.payload, self.position, self.session, self.unwrap).files
 
     def _every(self) -> OrderedFiles:
         """Open all files, once."""
         if self._all is None:
-            found = open_ordered(self._paths, self.payload, self.position, self.session, self.unwrap)
+            found = open_ordered(self._chosen(), self.payload, self.position, self.session, self.unwrap)
             self._all = replace(found, position=None) if found.is_counted else found
         return self._all
 
@@ -241,11 +249,25 @@ class PayloadSource:
                 yield opened, file, base
             return
         first = max(bisect_right(self._firsts, low) - 1, 0)
-        for path in self._paths[first : bisect_right(self._firsts, high)]:
+        for path in self._chosen(first, bisect_right(self._firsts, high)):
             if path not in self._opened:
                 self._opened[path] = open_ordered([path], self.payload, self.position, self.session, self.unwrap)
             opened = self._opened[path]
             yield opened, opened.files[0], 0
+
+
+def _captured_names(path: FilePath) -> list[str]:
+    """List the files of a local folder if all that it has are captured; empty otherwise."""
+    if isinstance(path, ObjectPath) or not path.is_dir():
+        return []
+    with os.scandir(path) as entries:
+        names = []
+        for entry in entries:
+            if _CAPTURED.fullmatch(entry.name) and entry.is_file():
+                names.append(entry.name)
+            elif not is_hidden(entry.name) and (entry.is_dir() or entry.name.endswith(".parquet")):
+                return []
+    return sorted(names)
 
 
 def first_position(opened: OrderedFiles) -> int | None:
