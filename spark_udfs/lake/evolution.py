@@ -149,17 +149,17 @@ def _step(
     assert table.version is not None
     *between, newest = later_versions
     types = {item.name: item.type for item in arrow_schema(table.columns)}
-    later = pa.schema([pa.field(item.name, pa.null()) for item in newest.columns])
-    sources = SchemaStep(table.version, newest, pa.schema([]), later, renames, between).sources
-    kept = {old: new for new, old in sources.items() if old is not None}
+    columns = {item.name for item in with_free_names(newest).columns}
+    new = pa.schema([item for item in arrow_schema(net) if item.name in columns])
+    step = SchemaStep(table.version, newest, pa.schema([]), new, renames, between)
+    kept = {old: new for new, old in step.origins.items() if old is not None}
     # A call that was killed may have renamed the column already.
     now = {old: old if old in types else new for old, new in kept.items()}
+    step.old = pa.schema([pa.field(old, types[name]) for old, name in now.items() if name in types])
     names = {now[old]: new for old, new in kept.items() if now[old] in types}
     former = {item.name for item in with_free_names(table.version).columns}
     dropped = tuple(name for name in types if name in former - {*kept} and name not in names)
-    old_schema = pa.schema([pa.field(old, types[name]) for old, name in now.items() if name in types])
-    new_schema = pa.schema([item for item in arrow_schema(net) if item.name in later.names])
-    return SchemaStep(table.version, newest, old_schema, new_schema, renames, between), names, dropped
+    return step, names, dropped
 
 
 def rewritten_columns(described: Described) -> dict[str, int]:

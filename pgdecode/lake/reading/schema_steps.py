@@ -37,6 +37,13 @@ class SchemaStep:
     between : sequence of RelationVersion
         Those between the two, if columns are matched from one version to the next. A column may have been dropped, and
         another one with its name added.
+
+    Attributes
+    ----------
+    origins : dict
+        The columns that `after` has, each with its name in `before`, or None if it was added.
+    sources : dict
+        Those of them that are in `new`.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class SchemaStep:
             former = {name: None if name in added else by_last[name] for name in kinds}
             sources = {name: None if old is None else sources[old] for name, old in former.items()}
             types = {name: (*(() if old is None else types[old]), kinds[name]) for name, old in former.items()}
+        self.origins = sources
         self.sources = {name: sources[name] for name in new.names}
         self._types = {name: types[name] for name in new.names}
 
