@@ -18,7 +18,7 @@ from pgdecode.relations.column_history import last_version
 from pgdecode.relations.schema_metadata import described_in
 from pgdecode.rows.own_names import with_free_names
 from spark_udfs.dataframes.net_changes import net_changes
-from spark_udfs.lake.evolution import COPY, SchemaChanges
+from spark_udfs.lake.evolution import COPY, SchemaChanges, other_table
 from spark_udfs.lake.lake_table import LakeFormat, LakeTable
 from spark_udfs.lake.merge_into import cached, merge_into
 from spark_udfs.runtime.jvm import is_connect
@@ -72,6 +72,8 @@ def apply_stream(
         For options that are not possible: `fields`, and mode="PERMISSIVE".
     TypeError
         For a session of Spark Connect.
+    RunError
+        If a table of Spark has another format.
 
     Notes
     -----
@@ -83,6 +85,9 @@ def apply_stream(
     the query ends with an error. Copy the table then (`pgdecode capture` with the option copy), and pass a new
     checkpoint, without `maxFilesPerTrigger` until the copy is applied: the truncate of the copy must be in the same
     micro-batch as the changes that failed.
+
+    A table that is renamed is an error once it has changes under the new name. The changes before are applied. Pass the
+    new name for the same table of Spark then, and the same checkpoint.
 
     The files are read once for all tables.
 
@@ -104,7 +109,10 @@ def apply_stream(
     if refused or options.get("mode") == "PERMISSIVE":
         raise ValueError(f"{refused[0] if refused else 'mode=PERMISSIVE'}: apply_stream does not have this option")
     register_source(spark)
-    packed = spark.readStream.format("pgoutput_packed").options(tables=json.dumps([*tables]), **options)
+    targets = [LakeTable.open(spark, target) for target in tables.values()]
+    ids = [None if item is None or item.version is None else item.version.relation_id for item in targets]
+    named = json.dumps([*zip(tables, ids, strict=True)])
+    packed = spark.readStream.format("pgoutput_packed").options(tables=named, **options)
     names = [*tables]
 
     def merge(batch: DataFrame, number: int) -> None:
@@ -114,7 +122,7 @@ def apply_stream(
             for at, name in enumerate(names):
                 own = [item for item in found if item.table == at]
                 try:
-                    _merge_table(batch, own, tables[name], (key or {}).get(name), schema_changes, using)
+                    _merge_table(batch, own, name, tables[name], (key or {}).get(name), schema_changes, using)
                 except (RunError, ValueError) as error:
                     errors.append(error)
         if errors:
@@ -128,18 +136,36 @@ def apply_stream(
 def _merge_table(
     packed: DataFrame,
     versions: Sequence[ChangesOfVersion],
+    name: str,
     target: str,
     key: Sequence[str] | None,
     schema_changes: SchemaChanges,
     using: LakeFormat | None,
 ) -> None:
     """Merge the changes of a table, version by version."""
-    table = LakeTable.open(packed.sparkSession, target) if versions else None
+    if not versions:
+        return
+    table = LakeTable.open(packed.sparkSession, target)
     place = (-1, -1) if table is None else table.applied().place
-    truncates = [item.truncate for item in versions if item.truncate is not None]
+    # Several tables may have had the name. This is the last one.
+    *_, last = sorted(versions, key=lambda item: item.renamed is None)
+    known = None if table is None else table.version
+    if known is None and last.former is not None:
+        raise RunError(
+            f"table {target}: {name} had the name {last.former} before, and earlier micro-batches have left out the "
+            "changes under that name. Pass a new checkpoint"
+        )
+    relation_id = last.relation_id if known is None else known.relation_id
+    own = [item for item in versions if item.relation_id == relation_id]
+    truncates = [item.truncate for item in own if item.truncate is not None]
     # Of changes before a truncate, nothing is left.
-    left = [item for item in versions if item.last > place and (not truncates or item.last >= max(truncates))]
+    left = [item for item in own if item.last > place and (not truncates or item.last >= max(truncates))]
     for item, following in zip_longest(left, left[1:]):
+        if item.renamed is not None:
+            raise RunError(
+                f"table {target}: {name} has the name {item.renamed} from position {item.first[1]} on. Pass "
+                f"{{{item.renamed!r}: {target!r}}} in tables, and the same checkpoint, to continue"
+            )
         if following is not None and following.first <= item.last:
             raise RunError(
                 f"table {target}: the changes of two versions at position {following.first[1]} overlap, as if its "
@@ -163,6 +189,8 @@ def _merge_table(
                 schema_changes=schema_changes,
                 using=using,
             )
+    if table is not None and last.relation_id != relation_id and last.last > place:
+        raise other_table(table, last.relation_id, last.first[1])
 
 
 def _key(schema: pa.Schema) -> tuple[str, ...] | None:

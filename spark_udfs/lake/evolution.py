@@ -110,11 +110,7 @@ def difference(table: LakeTable, net: T.StructType, described: Described) -> Dif
     dropped: tuple[str, ...] = ()
     if table.version is not None and newest is not None:
         if newest.relation_id != table.version.relation_id:
-            raise RunError(
-                f"table {table.name}: the changes are those of another table from position {newest.position} on (OID "
-                f"{newest.relation_id}, before {table.version.relation_id}): drop the table, and merge the changes of "
-                "the new one"
-            )
+            raise other_table(table, newest.relation_id, newest.position)
         step, names, dropped = _step(table, _versions_after(table.version, versions), net, described.renames)
     absent = sorted({*names.values()} - {*net.names})
     if absent:
@@ -128,6 +124,16 @@ def difference(table: LakeTable, net: T.StructType, described: Described) -> Dif
     altered = [] if step is None else [name for name, item in step.type_changes.items() if not item.is_same_text]
     added = tuple(name for name in net.names if name not in names.values())
     return Difference(names, dropped, added, retyped, tuple(altered), newest, step)
+
+
+def other_table(table: LakeTable, relation_id: int, position: int) -> RunError:
+    """Make the error for changes of a table with another OID than that of a table so far."""
+    assert table.version is not None
+    return RunError(
+        f"table {table.name}: the changes are those of another table from position {position} on (OID {relation_id}, "
+        f"before {table.version.relation_id}): drop the table, and merge the changes of the new one. If the former one "
+        "was renamed, merge its changes under its new name"
+    )
 
 
 def _versions_after(version: RelationVersion, every: Sequence[RelationVersion]) -> list[RelationVersion]:

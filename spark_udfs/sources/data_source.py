@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -94,14 +95,20 @@ class PgoutputSourceWithTime(PgoutputSource):
 
 
 class PackedSource(DataSource):
-    """Decodes several tables in one stream, for `apply_stream`. The option `tables` is a list of them, as JSON."""
+    """Decodes several tables in one stream, for `apply_stream`.
+
+    The option `tables` is a list of them, as JSON: the name, and the OID that it had in an earlier query, or null.
+    """
 
     has_time = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         given = dict(options)
-        self._tables = tuple(SourceOptions.of({**given, "what": table}) for table in load_json(given.pop("tables")))
+        self._tables = tuple(
+            replace(SourceOptions.of({**given, "what": table}), relation_id=relation_id)
+            for table, relation_id in load_json(given.pop("tables"))
+        )
 
     @classmethod
     def name(cls) -> str:

@@ -39,6 +39,9 @@ PACKED = pa.schema(
         ("table", pa.int32()),
         ("version", pa.int32()),
         ("columns", pa.binary()),
+        ("relation_id", pa.int64()),
+        ("renamed", pa.string()),
+        ("former", pa.string()),
         ("first", _PLACE),
         ("last", _PLACE),
         ("truncate", _PLACE),
@@ -56,10 +59,16 @@ class PackedOutput:
     table : int
         The number of the table in the list of tables.
     output : TableOutput
+    renamed : str or None
+        The name of the table in these versions, if it has another name in the list of tables, and had that one before.
+    former : str or None
+        A name that it had before, in an earlier micro-batch.
     """
 
     table: int
     output: TableOutput
+    renamed: str | None
+    former: str | None
 
     @property
     def version(self) -> int:
@@ -94,6 +103,9 @@ class PackedPartition(ChangePartition):
                     "table": self.packed[at].table,
                     "version": self.packed[at].version,
                     "columns": columns[at],
+                    "relation_id": self.packed[at].output.versions[0].relation_id,
+                    "renamed": self.packed[at].renamed,
+                    "former": self.packed[at].former,
                     **_places(batch),
                     "changes": with_schema(batch, schemas[at]).serialize().to_pybytes(),
                 }
@@ -152,18 +164,30 @@ def packed_partitions(
     """
     outputs = []
     for at, of_table in enumerate(tables):
-        known = _known(versions, of_table)
+        named = _known(versions, of_table)
+        last = {item.relation_id: number for number, item in named.items()}
+        # Those with other names, too, so that no change of a table is left out silently because it was renamed.
+        ids = {*last, of_table.relation_id}
+        known = {number: item for number, item in enumerate(versions) if item.relation_id in ids}
+        former = {
+            item.relation_id: item.qualified_name
+            for number, item in known.items()
+            if number not in named and after >= 0 and item.position <= after
+        }
         job = of_table.with_types(types, files)
         for numbers in _alike(known):
+            version = known[numbers[0]]
             output = TableOutput(
-                (known[numbers[0]],),
+                (version,),
                 {None: tuple(numbers)},
-                _options_of(known[numbers[0]], job.options),
+                _options_of(version, job.options),
                 of_table.any_year,
                 has_time,
                 others={None: ()},
             )
-            outputs.append(PackedOutput(at, output))
+            is_renamed = numbers[-1] > last.get(version.relation_id, -1)
+            renamed = version.qualified_name if is_renamed else None
+            outputs.append(PackedOutput(at, output, renamed, former.get(version.relation_id)))
     if not outputs:
         return []
     position = tables[0].position
@@ -208,7 +232,8 @@ def _options_of(version: RelationVersion, options: Options) -> Options:
     if not options.columns:
         return options
     names = {free_name(item.name) for item in version.columns}
-    given = {name: text for name, text in options.columns_of(version).items() if free_name(name) in names}
+    (columns,) = options.columns.values()  # of one table, which may have another name in this version
+    given = {name: text for name, text in columns.items() if free_name(name) in names}
     return replace(options, columns={version.relation_id: given})
 
 
@@ -235,6 +260,9 @@ class ChangesOfVersion:
     first, last : tuple of int
     truncate : tuple of int or None
         The last truncate.
+    relation_id : int
+    renamed, former : str or None
+        As in `PackedOutput`.
     """
 
     table: int
@@ -243,6 +271,9 @@ class ChangesOfVersion:
     first: Place
     last: Place
     truncate: Place | None
+    relation_id: int = 0
+    renamed: str | None = None
+    former: str | None = None
 
     def changes(self, packed: DataFrame) -> DataFrame:
         """Return the rows, as `table_changes` returns them."""
@@ -254,7 +285,10 @@ class ChangesOfVersion:
 def versions_in(packed: DataFrame) -> list[ChangesOfVersion]:
     """List what a micro-batch has, in the order of the changes."""
     found = packed.groupBy("table", "version").agg(
-        F.first("columns").alias("columns"), F.min("first"), F.max("last"), F.max("truncate")
+        *(F.first(name).alias(name) for name in ("columns", "relation_id", "renamed", "former")),
+        F.min("first"),
+        F.max("last"),
+        F.max("truncate"),
     )
     every = [
         ChangesOfVersion(
@@ -264,8 +298,9 @@ def versions_in(packed: DataFrame) -> list[ChangesOfVersion]:
             tuple(first),
             tuple(last),
             None if truncate is None else tuple(truncate),
+            *about,
         )
-        for table, version, columns, first, last, truncate in found.collect()
+        for table, version, columns, *about, first, last, truncate in found.collect()
     ]
     return sorted(every, key=lambda item: (item.table, item.first))
 

@@ -49,6 +49,8 @@ class SourceOptions:
     max_files : int or None
         The option `maxFilesPerTrigger`.
     accept_gap : bool
+    relation_id : int or None
+        The OID that the table had in an earlier query.
     """
 
     path: Path
@@ -61,6 +63,7 @@ class SourceOptions:
     any_year: bool
     max_files: int | None
     accept_gap: bool
+    relation_id: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:

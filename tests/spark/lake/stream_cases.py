@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,60 @@ def test_columns_that_are_altered_while_a_stream_runs_are_those_of_the_server(
     run("third")
     for name in ("w", "t"):
         check(database, lake, name, name)
+
+
+def test_a_table_that_is_renamed_or_made_anew_is_an_error_with_the_remedy(
+    lake: Lake, database: Database, tmp_path: Path
+) -> None:
+    raw = tmp_path / "raw"
+    names = {"t": lake.name("others"), "r": lake.name("renamed"), "new": lake.name("anew")}
+
+    def run(tables: str, checkpoint: str = "checkpoint") -> None:
+        """Apply tables, such as "t r=x": the table x to the one for r."""
+        parts = [item.partition("=") for item in tables.split()]
+        targets = {f"public.{name or own}": names[own] for own, _, name in parts}
+        apply_stream(lake.spark, raw, targets, checkpoint=tmp_path / checkpoint).awaitTermination()
+
+    database.create_slot()
+    database.execute("CREATE TABLE r (id int PRIMARY KEY, v text); INSERT INTO r VALUES (1, 'a'), (2, 'b')")
+    database.execute("INSERT INTO t VALUES (1, 'one')")
+    captured(database, raw)
+    run("t r")
+    # In one transaction, and with another table that gets the name.
+    database.execute(
+        "BEGIN; UPDATE r SET v = 'c' WHERE id = 1; ALTER TABLE r RENAME TO x; DELETE FROM x WHERE id = 2; COMMIT; "
+        "INSERT INTO x VALUES (3, 'x'); INSERT INTO t VALUES (2, 'two'); "
+        "CREATE TABLE made (id int PRIMARY KEY, n int); INSERT INTO made VALUES (1, 1); "
+        "ALTER TABLE made RENAME TO r; INSERT INTO r VALUES (2, 2)"
+    )
+    captured(database, raw)
+    pass_new = re.escape(f"{{'public.x': '{names['r']}'}} in tables, and the same checkpoint")
+    message = rf"public\.r has the name public\.x from position \d+ on.*{pass_new}"
+    for _ in range(2):
+        with pytest.raises(PySparkException, match=message):
+            run("t r")
+        assert lake.rows("renamed") == [{"id": 1, "v": "c"}, {"id": 2, "v": "b"}]
+        check(database, lake, "others", "t")
+    for _ in range(2):
+        run("t r=x new=r")
+        check(database, lake, "renamed", "x")
+        check(database, lake, "anew", "r")
+    database.execute("UPDATE x SET v = 'y'; UPDATE r SET n = 3; CREATE TABLE late (id int PRIMARY KEY, n int)")
+    database.execute("INSERT INTO late VALUES (1, 1)")
+    captured(database, raw)
+    run("t r=x new=r")
+    check(database, lake, "renamed", "x")
+    check(database, lake, "anew", "r")
+    database.execute("DROP TABLE r; ALTER TABLE late RENAME TO r; INSERT INTO r VALUES (2, 2)")
+    captured(database, raw)
+    with pytest.raises(PySparkException, match=r"changes are those of another table .*: drop the table"):
+        run("t r=x new=r")
+    lake.spark.sql(f"DROP TABLE {names['new']}")
+    with pytest.raises(PySparkException, match=r"public\.r had the name public\.late before.* Pass a new checkpoint"):
+        run("t r=x new=r")
+    run("t r=x new=r", "another")
+    for name, table in (("renamed", "x"), ("anew", "r"), ("others", "t")):
+        check(database, lake, name, table)
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])

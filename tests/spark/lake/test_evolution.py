@@ -119,10 +119,10 @@ def test_versions_that_overlap_are_an_error_that_a_copy_ends(monkeypatch: pytest
         ChangesOfVersion(0, 1, pa.schema([]), (10, 3), (10, 4), None),
     ]
     with pytest.raises(RunError, match=r"position 3 overlap.*\. Copy the table .*without maxFilesPerTrigger"):
-        _merge_table(packed, versions, "t", None, "evolve", None)
+        _merge_table(packed, versions, "t", "t", None, "evolve", None)
     copied = ChangesOfVersion(0, 2, pa.schema([]), (20, 15), (20, 16), (20, 15))
     merged: list[ChangesOfVersion] = []
     monkeypatch.setattr(ChangesOfVersion, "changes", lambda item, _: merged.append(item))
     with pytest.raises(AttributeError):  # there is no session
-        _merge_table(packed, [*versions, copied], "t", None, "evolve", None)
+        _merge_table(packed, [*versions, copied], "t", "t", None, "evolve", None)
     assert merged == [copied]

@@ -38,7 +38,8 @@ def unpacked(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 def new_query(folder: Path, tables: list[str], kind: type[StreamReader], **options: str) -> Query:
     folder.mkdir()
-    return Query({"path": str(folder), "tables": json.dumps(tables), **options}, kind, unpacked, PackedSource)
+    named = json.dumps([(table, None) for table in tables])
+    return Query({"path": str(folder), "tables": named, **options}, kind, unpacked, PackedSource)
 
 
 @pytest.mark.parametrize("kind", KINDS)
