@@ -21,12 +21,13 @@ from rich.text import Text
 
 from pgdecode.capture import (
     Capture,
+    CaptureError,
     CaptureResult,
     FileRules,
+    GapError,
     PluginOptions,
     RequestError,
     Retention,
-    StoppedError,
     drop_slot,
 )
 from pgdecode.capture.capture import delete_files
@@ -288,14 +289,17 @@ def capture(
         _print_result(out, result, is_copied=as_copy)
         if retention is not None:
             delete_files(out, retention)
-    except RequestError as error:
-        click.echo(f"pgdecode: {with_flags(str(error))}", err=True)
-        return MISUSE
-    except StoppedError as error:
-        hint = " (--accept-gap continues)" if type(error).__name__ == "GapError" else ""
-        click.echo(f"pgdecode: {with_flags(str(error))}{hint}", err=True)
-        return STOPPED
+    except GapError as error:
+        return fail(error, " (--accept-gap continues)")
+    except CaptureError as error:
+        return fail(error)
     return 0
+
+
+def fail(error: CaptureError, hint: str = "") -> int:
+    """Print an error of a capture, and return the exit code."""
+    click.echo(f"pgdecode: {with_flags(str(error))}{hint}", err=True)
+    return MISUSE if isinstance(error, RequestError) else STOPPED
 
 
 def with_flags(text: str) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from pgdecode.capture import CaptureError, RequestError
+from pgdecode.capture import CaptureError
 from pgdecode.cli import parameters
 from pgdecode.cli.capture_command import (
-    MISUSE,
     STOPPED,
     duration,
+    fail,
     live_progress,
     stopped_by_signals,
     with_flags,
@@ -147,12 +147,8 @@ def sync_command(
     except StaleTables as error:
         print_stale(error.tables)
         return DATA_FAULT
-    except RequestError as error:
-        click.echo(f"pgdecode: {with_flags(str(error))}", err=True)
-        return MISUSE
     except CaptureError as error:
-        click.echo(f"pgdecode: {with_flags(str(error))}", err=True)
-        return STOPPED
+        return fail(error)
     return 0
 
 

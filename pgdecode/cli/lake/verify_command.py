@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from pgdecode.capture import CaptureError, RequestError
+from pgdecode.capture import CaptureError
 from pgdecode.cli import parameters
-from pgdecode.cli.capture_command import MISUSE, STOPPED, duration
+from pgdecode.cli.capture_command import duration, fail
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
 from pgdecode.lake.verification.table_comparison import Difference
@@ -94,12 +94,8 @@ def verify_command(dsn: str, target: str, *, no_capture: bool, as_json: bool, **
         result = verify(
             dsn, place, capture=not no_capture, tables=given.pop("tables") or None, on_warning=warn, **given
         )
-    except RequestError as error:
-        click.echo(f"pgdecode: {printable(str(error))}", err=True)
-        return MISUSE
     except CaptureError as error:
-        click.echo(f"pgdecode: {printable(str(error))}", err=True)
-        return STOPPED
+        return fail(error)
     with standard_output() as write:
         if as_json:
             write(json.dumps(_as_dict(result), ensure_ascii=False, indent=2) + "\n")
