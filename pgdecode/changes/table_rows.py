@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from itertools import accumulate
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -134,6 +135,8 @@ class Table:
             for field in value_options.fields(version, self._own_types(last)):
                 fields.setdefault(last[field.name], []).append(field)
         self.columns = [self._column(name, found) for name, found in fields.items()]
+        self.kinds = {item.name: item.arrow for item in self.columns}
+        self._text_names = {item.name for item in self.columns if item.is_text}
         # The names of the columns in the output.
         self.output_names = {item.name: output.get(item.name, item.name) for item in self.columns}
         self.schema = self._schema(given, names)
@@ -201,22 +204,24 @@ class Table:
 
     def decodings(self, version: RelationVersion, names: Mapping[str, str]) -> list[Decoding]:
         """Return the decodings of a version's columns for this table. `names` has their names in it."""
-        is_text = {item.name for item in self.columns if item.is_text}
-        text = frozenset(name for name, last in names.items() if last in is_text)
+        text = frozenset(name for name, last in names.items() if last in self._text_names)
         return self.value_options.decodings(version, self._own_types(names), text)
 
-    def fit(self, names: Iterable[str], arrays: Sequence[pa.Array], n: int) -> list[pa.Array]:
-        """Convert the columns of a version, with their names in this table, to those of the table."""
-        by_name = dict(zip(names, arrays, strict=True))
-        return [
-            _as_type(by_name[item.name], item.arrow) if item.name in by_name else null_array(n, item.arrow)
-            for item in self.columns
-        ]
+    def fit(self, names: Iterable[str], arrays: Iterable[pa.Array]) -> dict[str, pa.Array]:
+        """Convert the columns of a version, with their names in this table, to their types in the table."""
+        # A cast takes time even if it changes nothing.
+        return {
+            name: array if array.type == self.kinds[name] else array.cast(self.kinds[name])
+            for name, array in zip(names, arrays, strict=True)
+        }
 
 
-def _as_type(array: pa.Array, type: pa.DataType) -> pa.Array:
-    # A cast takes time even if it changes nothing.
-    return array if array.type == type else array.cast(type)
+class VersionRows(NamedTuple):
+    """Changes of one version of a table."""
+
+    about: list[pa.Array]  # `_op`, `_old_type`, whether `_old` is null, `_unchanged`, `_error`
+    old: dict[str, pa.Array]
+    columns: dict[str, pa.Array]
 
 
 class TableBuilder:
@@ -316,7 +321,7 @@ class TableBuilder:
         errors = change_slice.unknown()
         faults: list[DecodeError] = []
         places: list[pa.Array] = []
-        pieces: list[list[pa.Array]] = []
+        pieces: list[VersionRows] = []
         text_bytes = 0
         if errors:
             bad = pa.array(errors, pa.int64())
@@ -355,22 +360,16 @@ class TableBuilder:
         parts = [(places.filter(pc.invert(is_truncate)), True), (places.filter(is_truncate), False)]
         return [part for part in parts if len(part[0])]
 
-    def _empty(self, n: int, errors: pa.Array, op: str | None) -> list[pa.Array]:
-        """Make `_op`, `_old_type`, `_old`, `_unchanged`, `_error` and the table's columns for rows without tuples."""
+    def _empty(self, n: int, errors: pa.Array, op: str | None) -> VersionRows:
+        """Make rows without tuples."""
         unchanged = null_array(n, pa.list_(pa.string()))
         if op is not None:
             unchanged = pa.array([[]] * n, pa.list_(pa.string()))
-        return [
-            pa.array([op] * n, pa.string()),
-            null_array(n, pa.string()),
-            null_array(n, self.table.schema.field("_old").type),
-            unchanged,
-            errors,
-            *(null_array(n, item.arrow) for item in self.table.columns),
-        ]
+        ops, old_types = pa.array([op] * n, pa.string()), null_array(n, pa.string())
+        return VersionRows([ops, old_types, pa.repeat(pa.scalar(True), n), unchanged, errors], {}, {})
 
-    def _decoded(self, change_slice: ChangeSlice, number: int, places: pa.Array) -> tuple[list[pa.Array], int]:
-        """Decode changes of one version: the columns of `_empty`, and their bytes of text."""
+    def _decoded(self, change_slice: ChangeSlice, number: int, places: pa.Array) -> tuple[VersionRows, int]:
+        """Decode changes of one version. Returns also their bytes of text."""
         n = len(places)
         version = self.versions[number]
         last = list(self.last_names[number].values())
@@ -396,26 +395,33 @@ class TableBuilder:
             renamed = [replace(column, name=name) for column, name in zip(version.columns, last, strict=True)]
             hinted = with_type_hint(error, renamed, version.types, decodings, types)
             raise change_slice.placed(hinted, places) from None
-        olds = self.table.fit(last, [old.field(i) for i in range(old.type.num_fields)], n)
-        fields = list(self.table.schema.field("_old").type)
-        old = pa.StructArray.from_arrays(olds, fields=fields, mask=old.is_null()) if fields else old
-        columns = [op, old_type, old, unchanged, error_column(rows.row_errors, n), *self.table.fit(last, columns, n)]
-        return columns, rows.text_bytes
+        olds = self.table.fit(last, [old.field(i) for i in range(old.type.num_fields)])
+        about = [op, old_type, old.is_null(), unchanged, error_column(rows.row_errors, n)]
+        return VersionRows(about, olds, self.table.fit(last, columns)), rows.text_bytes
 
-    def _joined(
-        self, change_slice: ChangeSlice, places: list[pa.Array], pieces: list[list[pa.Array]]
-    ) -> pa.RecordBatch:
+    def _joined(self, change_slice: ChangeSlice, places: list[pa.Array], pieces: list[VersionRows]) -> pa.RecordBatch:
         schema = self._typed_schema
         if not places:
             return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
-        if len(places) == 1:
-            at, columns = places[0], pieces[0]
-        else:
+        at, order = places[0], None
+        if len(places) > 1:
             joined = pa.concat_arrays(places)
             order = pc.sort_indices(joined)
             at = joined.take(order)
-            columns = [pa.concat_arrays(parts).take(order) for parts in zip(*pieces, strict=True)]
-        op, old_type, old, unchanged, errors, *values = columns
+
+        def in_order(parts: Sequence[pa.Array]) -> pa.Array:
+            return parts[0] if order is None else pa.concat_arrays(parts).take(order)
+
+        parts = zip(*(item.about for item in pieces), strict=True)
+        op, old_type, is_null, unchanged, errors = map(in_order, parts)
+        ends = [*accumulate(map(len, places))]
+        olds = [*map(in_order, _with_nulls([item.old for item in pieces], ends, self.table.kinds))]
+        values = [*map(in_order, _with_nulls([item.columns for item in pieces], ends, self.table.kinds))]
+        kind = self.table.schema.field("_old").type
+        if olds:
+            old = pa.StructArray.from_arrays(olds, fields=list(kind), mask=is_null)
+        else:
+            old = pa.array([None if item else {} for item in is_null.to_pylist()], kind)
         about = [
             change_slice.position,
             change_slice.commit_position,
@@ -430,6 +436,29 @@ class TableBuilder:
                 unless_negative(change_slice.versions if len(at) == change_slice.n else change_slice.versions.take(at))
             )
         return pa.RecordBatch.from_arrays([op, *about, old_type, old, unchanged, errors, *values], schema=schema)
+
+
+def _with_nulls(
+    pieces: Sequence[Mapping[str, pa.Array]], ends: Sequence[int], kinds: Mapping[str, pa.DataType]
+) -> Iterator[list[pa.Array]]:
+    """Yield the parts of each column, with nulls for the pieces in between that do not have it.
+
+    The cost does not grow with the number of pieces without a column.
+    """
+    parts: dict[str, list[tuple[int, pa.Array]]] = {name: [] for name in kinds}
+    for end, piece in zip(ends, pieces, strict=True):
+        for name, values in piece.items():
+            parts[name].append((end, values))
+    for name, kind in kinds.items():
+        found, last = [], 0
+        for end, values in parts[name]:
+            if end - len(values) > last:
+                found.append(null_array(end - len(values) - last, kind))
+            found.append(values)
+            last = end
+        if last < ends[-1]:
+            found.append(null_array(ends[-1] - last, kind))
+        yield found
 
 
 # By relation, whether columns have the names that were sent, and the shape.

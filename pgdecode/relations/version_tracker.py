@@ -182,6 +182,7 @@ class RelationTracker:
     ) -> None:
         self.versions: list[RelationVersion] = []
         self._facts_by_id: dict[int, list[StatedFacts]] = {}
+        self._last_facts: dict[Relation, StatedFacts] = {}
         self.limits = limits
         self.undo_log: UndoLog = NoUndoLog()
         self.common: dict[int, Sent] = {}
@@ -272,9 +273,10 @@ class RelationTracker:
         """Add facts, in the order of their positions. Those of earlier messages do not change."""
         for item in facts:
             known = self._facts_by_id.setdefault(item.relation.relation_id, [])
-            last = next((other for other in reversed(known) if other.relation == item.relation), None)
+            last = self._last_facts.get(item.relation)
             if last is not None and last.position >= item.position:
                 continue
+            self.undo_log.put(self._last_facts, item.relation, item)
             if len(known) > 1 and known[-2][::2] == known[-1][::2] == item[::2]:
                 # Each captured file states them again: the first and the last time are enough.
                 self.undo_log.record(known.__setitem__, -1, known[-1])
@@ -564,10 +566,11 @@ class RelationTracker:
             earlier = [item for item in stated if item.position <= position]
             known = max(earlier, key=lambda item: (item.position, item.relation == relation), default=None)
         first = bisect_left(stated, position, key=attrgetter("position"))
-        later = next((item for item in stated[first:] if known is None or item.facts.may_follow(known.facts)), None)
+        later_facts = (stated[index] for index in range(first, len(stated)))
+        later = next((item for item in later_facts if known is None or item.facts.may_follow(known.facts)), None)
         if later is None:
             # Nothing says that the table has been altered since.
-            last = next((item for item in reversed(stated) if item.relation == relation), None)
+            last = self._last_facts.get(relation)
             if last is not None and (known is None or last.facts.may_follow(known.facts)):
                 return last.facts
         elif later.relation == relation and later.position == position:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import pgdecode
+from pgdecode.changes import table_rows
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.relations.column_names import common_type
 from pgdecode.relations.relation_version import RelationVersion
@@ -327,3 +328,37 @@ def test_a_given_catalog_still_applies_after_an_exception() -> None:
 def test_a_column_in_text_form_can_hold_all_values(unrepresentable: str) -> None:
     payloads = altered(DATE, BOOL, values=["infinity", "t"])
     assert [row["v"] for row in rows(payloads, unrepresentable=unrepresentable)] == ["infinity", "t"]
+
+
+def test_columns_that_most_versions_do_not_have_cost_nothing_in_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    slot, n = Slot(), 40
+    for number in range(n):
+        slot.begin(700 + number)
+        slot.relation(16385, ["id", f"c{number}"], name="t", identity="f")
+        slot.insert(16385, str(number), f"new {number}")
+        if number % 10 == 3:
+            slot.truncate(16385)
+        slot.update(16385, str(number), f"newer {number}", old=(str(number), f"new {number}"), old_type="O")
+        slot.commit()
+    made: list[int] = []
+
+    def counted(length: int, kind: pa.DataType) -> pa.Array:
+        made.append(length)
+        return pa.nulls(length, kind)
+
+    monkeypatch.setattr(table_rows, "null_array", counted)
+    rows = ChangeDecoder().table(slot.payloads, "public.t").to_pylist()
+    # At most one before and one after the values of each version, in the columns and in `_old`.
+    assert len(made) < 6 * n
+    assert sum(row["_op"] == "truncate" for row in rows) == n // 10
+    for row in rows:
+        number = row["_xid"] - 700
+        values = {name: value for name, value in row.items() if name[0] == "c" and value is not None}
+        olds = {name: value for name, value in (row["_old"] or {}).items() if value is not None}
+        if row["_op"] == "truncate":
+            assert (values, row["_old"]) == ({}, None)
+        elif row["_op"] == "insert":
+            assert (values, row["_old"]) == ({f"c{number}": f"new {number}"}, None)
+        else:
+            assert values == {f"c{number}": f"newer {number}"}
+            assert olds == {"id": str(number), f"c{number}": f"new {number}"}
