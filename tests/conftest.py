@@ -23,8 +23,8 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-# The quick tier takes 10 examples. The full tier takes 40 and `make properties` 20,000, by `--hypothesis-profile`.
-for profile, max_examples in (("quick", 10), ("usual", 40), ("long", 20_000)):
+# The quick tier takes 10 examples. The full tier takes 25 and `make properties` 20,000, by `--hypothesis-profile`.
+for profile, max_examples in (("quick", 10), ("usual", 25), ("long", 20_000)):
     hypothesis.settings.register_profile(
         profile, hypothesis.settings.get_profile("pgdecode"), max_examples=max_examples
     )

@@ -64,7 +64,7 @@ def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, wor
     assert _content(Path("out3")) == _content(Path("out1"))
 
 
-@pytest.mark.parametrize("batch_rows", [full(1), 7, 64])
+@pytest.mark.parametrize("batch_rows", [full(2), 7, 64])
 @pytest.mark.parametrize("name", [full("18.shop.v1"), *NAMES[1:]])
 def test_reports_do_not_depend_on_batches_or_the_number_of_workers(
     run: Shell, monkeypatch: pytest.MonkeyPatch, name: str, batch_rows: int

@@ -62,6 +62,8 @@ def read_delta(uri: str, name: str) -> pa.Table:
     return table
 
 
+# Newer and older servers send the same tables. The target in memory has those of all captures.
+NAMES = [name for name in TEXT if name.startswith(("18.", "10.txns", "14.streams"))]
 READERS: dict[str, Callable[[str, str], pa.Table]] = {"delta": read_delta}
 
 
@@ -70,7 +72,7 @@ def rows_of(table: pa.Table) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", READERS)
-@pytest.mark.parametrize("name", [name if name == "18.txns.v2" else full(name) for name in TEXT])
+@pytest.mark.parametrize("name", [name if name == "18.txns.v2" else full(name) for name in NAMES])
 def test_tables_equal_those_of_the_server_in_batches_cut_anywhere(
     scheme: str, name: str, rng: random.Random, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from support.generators.workload import Reader, Workload
 from support.oracles import reference, reference_changes
 from support.oracles.reference_changes import Change, Fold, Refused
 
-# A sequence takes about ten milliseconds: 40 sequences per property, 10 in the quick tier, 2,000 in `make properties`.
+# A sequence takes about ten milliseconds: 25 sequences per property, 10 in the quick tier, 2,000 in `make properties`.
 per_property = settings(max_examples=max(min(60, settings().max_examples), settings().max_examples // 10))
 
 seeds = st.integers(0, 2**48 - 1)
