@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sys
@@ -64,11 +65,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     n_with_spark = 1 if len(config.getoption("tx") or ()) <= 2 else 2
 
+    @functools.cache
+    def scope(file: str) -> str:
+        with_spark = "support.spark_session" in (config.rootpath / file).read_text()
+        return f"spark {zlib.crc32(file.encode()) % n_with_spark}" if with_spark else file
+
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = Path(super()._split_scope(nodeid)).name
-            with_spark = file.startswith("test_spark_") or file == "test_readme.py"
-            return f"spark {zlib.crc32(file.encode()) % n_with_spark}" if with_spark else file
+            return scope(super()._split_scope(nodeid))
 
     return Files(config, log)
 
