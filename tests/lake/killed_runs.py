@@ -164,6 +164,8 @@ def kill_at_random(format: str, folder: Path, rng: random.Random, kills: int) ->
             assert code in (KILLED, DONE), f"kill {n_killed}"
             n_killed += code == KILLED
             assert forked(partial(check, format, root)) == DONE, f"kill {n_killed}"
+            if code == KILLED and n_killed % 10 == 0:
+                print(f"{format}: killed {n_killed} times", flush=True)
         assert forked(partial(run, format, root, N_STEPS - 1)) == DONE
         assert forked(partial(check, format, root, N_STEPS - 1)) == DONE
     print(f"{format}: killed {n_killed} times at random, in {n_tables} tables", flush=True)

@@ -115,6 +115,12 @@ def apply_all(given: Captured, folder: Path) -> list[dict[str, str]]:
             [UNKNOWN, UNKNOWN, ("a3", [])],
             id="in a later run",
         ),
+        pytest.param([[[(("id a", "id a"), AGAIN)]]], [UNKNOWN, ("a2", [])], id="before the first look"),
+        pytest.param(
+            [[[(("id a",), OLD), (("id a", "id a", "id a"), AGAIN)]]],
+            [UNKNOWN, UNKNOWN, UNKNOWN, ("a4", [])],
+            id="before a late look",
+        ),
     ],
 )
 def test_rows_have_no_value_of_a_column_that_was_dropped_and_added_again(
