@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from changes.test_changes import TYPES
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from spark.lake.lake_session import Lake, as_rows
 
 from pgdecode import Relation, RelationCatalog, decode, snapshot
 from pgdecode.datasets.errors import RunError
+from pgdecode.lake import apply
 from pgdecode.lake.target import MissingRow
 from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
 from spark_udfs import apply_stream, merge_into, net_changes, table_changes
@@ -298,6 +301,26 @@ def test_a_stream_of_several_tables_that_fails_and_restarts_leaves_the_rows_of_t
         columns = [item for item in expected.column_names if item[0] != "_"]
         assert columns_of(lake.rows(own), columns) == as_rows(expected.select(columns)), table
         assert columns_of(lake.rows_of_reader(own), columns) == columns_of(lake.rows(own), columns)
+
+
+def test_spark_reads_the_tables_that_apply_writes(lake: Lake, tmp_path: Path) -> None:
+    payloads = captures.capture("18.shop.v1bin").payloads
+    raw, folder, tables = tmp_path / "raw", tmp_path / "lake", ("orders", "products")
+    raw.mkdir()
+    for end in (len(payloads) // 2, len(payloads)):
+        write_files(raw, payloads, [end])
+        apply(raw, f"{lake.format}:{folder}", tables=[f"public.{table}" for table in tables], types=TYPES)
+    for table in tables:
+        if lake.format == "delta":
+            path = str(folder / f"public.{table}")
+            expected = DeltaTable(path).to_pyarrow_table()
+        else:
+            catalog = load_catalog("default", type="sql", uri=f"sqlite:///{folder}/catalog.db")
+            stored = catalog.load_table(("public", table))
+            path, expected = stored.metadata_location, stored.scan().to_arrow()
+        found = lake.spark.read.format(lake.format).load(path)
+        assert found.columns == expected.column_names
+        assert as_rows(found.toArrow()) == as_rows(expected) != []
 
 
 @pytest.mark.parametrize("name", ["16.shop.v1"])
