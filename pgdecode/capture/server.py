@@ -18,6 +18,7 @@ from pgdecode.relations.table_names import quoted_name
 _SHOWN = 5
 # The way out of the loss of a slot. The command line replaces the names of arguments by those of its options.
 NEW_SLOT = "drop_slot, and then create_slot with accept_gap, continue with a new slot and a gap"
+MISSING_SLOT = "create_slot with accept_gap continues with a new slot and a gap"
 # SQLSTATE of a slot that another session uses (object_in_use).
 _SLOT_IN_USE = "55006"
 _OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}
@@ -161,6 +162,34 @@ def usable_slot(connection: Connection, slot: str, database: str) -> SlotState:
     return state
 
 
+def check_slot(dsn: str, slot: str, *, creates: bool) -> None:
+    """Check before anything is created that a slot can be captured, or created if it does not exist.
+
+    Raises
+    ------
+    RequestError, StoppedError
+        As `usable_slot`, or if the server is not set up for slots or cannot be reached.
+    """
+    try:
+        with contextlib.closing(Connection(dsn)) as connection:
+            if creates and find_slot(connection, slot) is None:
+                _check_wal_level(connection)
+            else:
+                usable_slot(connection, slot, str(connection.value("SELECT pg_catalog.current_database()")))
+    except ServerError as error:
+        raise RequestError(str(error)) from error
+
+
+def _check_wal_level(connection: Connection) -> None:
+    # From PostgreSQL 19, the first logical slot makes the server write what it needs.
+    level = setting(connection, "wal_level")
+    if level != "logical" and connection.server_version < 190000:
+        raise RequestError(
+            f"the server has wal_level = {level}, and slots need logical: set wal_level = logical in postgresql.conf, "
+            "and restart the server"
+        )
+
+
 def creation_wait(connection: Connection, pid: int) -> str | None:
     """Describe what the creation of a slot by a process of the server waits for; None if it is nothing known."""
     rows = connection.rows(
@@ -226,6 +255,7 @@ def create_slot(
         raise RequestError(f"failover needs PostgreSQL 17, the server is {major}")
     if two_phase and major < 15:
         raise RequestError(f"two_phase needs PostgreSQL 15, the server is {major}")
+    _check_wal_level(replication)
     command = f"CREATE_REPLICATION_SLOT {quoted_name(slot)}{' TEMPORARY' if temporary else ''} LOGICAL pgoutput"
     if major >= 15:
         options = [

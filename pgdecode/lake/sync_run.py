@@ -17,7 +17,14 @@ from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import published_tables
 from pgdecode.capture.errors import FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, Log, plugin_options, read_log
-from pgdecode.capture.server import SlotState, create_publication, current_lsn, drop_publication, find_slot
+from pgdecode.capture.server import (
+    SlotState,
+    check_slot,
+    create_publication,
+    current_lsn,
+    drop_publication,
+    find_slot,
+)
 from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, apply
@@ -32,6 +39,8 @@ DEFAULT_NAME = "pgdecode"
 LOCK_NAME, REPORT_NAME = "_sync.lock", "_sync.json"
 # Seconds between looks at a request to stop, and before the next attempt after an error.
 _LOOK_SECONDS, _RETRY_SECONDS = 0.2, 2.0
+# SQLSTATE of a slot or a publication that does not exist (undefined_object).
+_UNDEFINED = "42704"
 
 
 @dataclass
@@ -294,11 +303,14 @@ class Sync:
         origin = contents.origin or {}
         slot = self.slot or origin.get("slot", DEFAULT_NAME)
         publications = tuple(self.publications) or tuple(origin.get("publications", (DEFAULT_NAME,)))
+        sessions, made = contents.sessions, list[str]()
         if self.create_publication:
+            check_slot(self.dsn, slot, creates=self.create_slot)
             tables = [_as_sql(name) for name in self.tables]
             for name in publications:
                 if create_publication(self.dsn, name, tables):
                     report.created["publication"] = name
+                    made.append(name)
         has_slot = not self.create_slot or self._has_slot(slot)
         options = plugin_options(self.raw, contents)
         running = Capture(
@@ -326,6 +338,12 @@ class Sync:
             self._running = None
             if not has_slot and self._has_slot(slot):
                 report.created["slot"] = slot
+            elif self._log.read().sessions == sessions:
+                # Nothing reads the publication. Without a key, the server refuses UPDATE and DELETE for its sake.
+                with contextlib.suppress(CaptureError):
+                    for name in made:
+                        drop_publication(self.dsn, name)
+                        report.created.pop("publication", None)
             with contextlib.suppress(CaptureError):
                 self._read_slot(report, slot)
 
@@ -404,7 +422,7 @@ def read_report(raw: Path) -> dict[str, Any]:
 
 
 def drop_created(dsn: str, raw: Path) -> list[str]:
-    """Drop the slot and the publication that `Sync` has created for a folder, and return what was dropped.
+    """Drop the slot and the publication that `Sync` has created for a folder, and say what was there.
 
     Raises
     ------
@@ -415,13 +433,19 @@ def drop_created(dsn: str, raw: Path) -> list[str]:
     created = dict(report.get("created", {}))
     if not created:
         raise RequestError(f"{raw}: sync has created neither a slot nor a publication for this folder")
-    dropped = []
+    lines = []
     for what, drop in (("slot", drop_slot), ("publication", drop_publication)):
         if (name := created.pop(what, None)) is not None:
-            drop(dsn, name)
-            dropped.append(f"{what} {name}")
+            done = "dropped"
+            try:
+                drop(dsn, name)
+            except RequestError as error:
+                if not isinstance(error.__cause__, ServerError) or error.__cause__.sqlstate != _UNDEFINED:
+                    raise
+                done = "did not exist any more"
+            lines.append(f"{what} {name}: {done}")
             write_durably(raw / REPORT_NAME, json.dumps({**report, "created": created}).encode())
-    return dropped
+    return lines
 
 
 def read_sync_status(dsn: str, raw: Path, max_lag: float | None = None) -> tuple[Status, dict[str, Any], list[str]]:

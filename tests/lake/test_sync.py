@@ -15,6 +15,7 @@ from pgdecode.capture.journal import Journal
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake import Sync, lake_target, verify
 from servers.database import Database
+from servers.server import Cluster, running_cluster
 from support.shell import Shell, started
 
 
@@ -41,7 +42,9 @@ def test_sync_makes_targets_equal_and_creates_only_what_it_was_asked_for(
     done = run(*words, "--create-publication")
     assert (done.code, slots(database)) == (2, [])
     assert "--create-slot makes it" in done.err
-    done = run(*words, "--create-slot", "--exclude", "other", "--metrics", str(metrics))
+    assert database.execute("SELECT pubname FROM pg_publication") == [["p"]]
+    created = ["--create-slot", "--create-publication"]
+    done = run(*words, *created, "--exclude", "other", "--metrics", str(metrics))
     assert (done.code, done.out) == (0, ""), done
     assert "public.t: 1 upserted, 0 deleted" in done.err
     database.execute("UPDATE t SET v = 'two'; INSERT INTO t VALUES (3, 'three')")
@@ -63,12 +66,54 @@ def test_sync_makes_targets_equal_and_creates_only_what_it_was_asked_for(
     done = run(*status, "--max-lag", "0s", "--json")
     assert done.code == 3
     assert "the last success is" in json.loads(done.out)["problems"][0]
-    assert run("sync", database.dsn, "--raw", str(raw), "--drop").code == 0
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    done = run("sync", database.dsn, "--raw", str(raw), "--drop")
+    gone = f"slot {database.slot}: did not exist any more\npublication made: dropped\n"
+    assert (done.code, done.err) == (0, gone)
     assert slots(database) == []
     assert database.execute("SELECT pubname FROM pg_publication") == [["p"]]
     done = run(*status)
     assert (done.code, "does not exist" in done.out) == (3, True)
     assert "has created neither" in run("sync", database.dsn, "--raw", str(raw), "--drop").err
+
+
+@pytest.mark.full
+def test_a_sync_that_cannot_have_its_slot_leaves_no_publication(postgres: Cluster, tmp_path: Path, run: Shell) -> None:
+    with running_cluster(postgres.programs, wal_level="replica") as found:
+        words = [found.dsn(), f"parquet:{tmp_path / 'lake'}", "--raw", str(tmp_path / "raw")]
+        done = run("sync", *words, "--create-slot", "--create-publication")
+        assert (done.code, "wal_level = replica" in done.err, "restart the server" in done.err) == (2, True, True), done
+        done = run("capture", found.dsn(), tmp_path / "raw", "--create-slot", "--slot", "s", "--publication", "p")
+        assert done.code == 2
+        session = found.connect()
+        assert session.execute("SELECT pubname FROM pg_publication") == []
+        session.close()
+
+
+def test_a_publication_goes_again_if_no_session_came_about(database: Database, tmp_path: Path, run: Shell) -> None:
+    database.create_slot()
+    other = Database(database.server, f"{database.name}_other")
+    words = [f"parquet:{tmp_path / 'lake'}", "--raw", str(tmp_path / "raw"), "--slot", database.slot]
+    try:
+        done = run("sync", other.dsn, *words, "--publication", "made", "--create-slot", "--create-publication")
+        assert (done.code, "belongs to database" in done.err) == (2, True), done
+        assert other.execute("SELECT pubname FROM pg_publication") == [["p"]]
+    finally:
+        other.close()
+    # The server refuses this only after the publication was made.
+    done = run(
+        "sync",
+        database.dsn,
+        *words[:3],
+        "--slot",
+        "Bad",
+        "--publication",
+        "made",
+        "--create-slot",
+        "--create-publication",
+    )
+    assert (done.code, "cannot be created" in done.err) == (2, True), done
+    assert database.execute("SELECT pubname FROM pg_publication") == [["p"]]
 
 
 def test_a_target_that_fails_does_not_stop_the_others(database: Database, tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ def sync_command(
     """
     try:
         if drop:
-            for what in drop_created(dsn, raw):
-                click.echo(f"{printable(what)}: dropped", err=True)
+            for line in drop_created(dsn, raw):
+                click.echo(printable(line), err=True)
             return 0
         if as_status:
             return _print_status(dsn, raw, max_lag, as_json=as_json)
