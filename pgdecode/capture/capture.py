@@ -543,16 +543,18 @@ class Capture:
 
     def _create_if_asked(self, connection: Connection, catalog: Connection, journal: Journal) -> bool:
         """Create the slot if it is asked for and does not exist; return whether it was created."""
-        if not self._create_slot or server.find_slot(catalog, self._slot) is not None:
+        if server.find_slot(catalog, self._slot) is not None:
             return False
-        if journal.contents.origin is not None and not self._accept_gap:
+        if journal.contents.origin is not None and not (self._create_slot and self._accept_gap):
             recorded = journal.contents.recorded or 0
             raise GapError(
                 f"{self._folder}: recorded up to {lsn_to_text(recorded)}, and slot {self._slot!r} does not exist: "
-                "later changes are in no slot",
+                f"later changes are in no slot; {server.MISSING_SLOT}",
                 recorded,
                 recorded,
             )
+        if not self._create_slot:
+            return False  # `usable_slot` refuses it
         server.create_slot(
             connection,
             self._slot,
@@ -634,7 +636,7 @@ class Capture:
         if reason is None:
             return recorded, None
         if not (self._accept_gap and may_accept):
-            raise GapError(f"{self._folder}: {reason}", recorded, state.confirmed)
+            raise GapError(f"{self._folder}: {reason}; {server.MISSING_CHANGES}", recorded, state.confirmed)
         self._warn(f"{reason}; accepted")
         # After a failover, the LSNs after the branch belong to other changes than those that are recorded.
         known = recorded if left_at is None else min(recorded, left_at)

@@ -16,9 +16,10 @@ from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.table_names import quoted_name
 
 _SHOWN = 5
-# The way out of the loss of a slot. The command line replaces the names of arguments by those of its options.
+# The ways out of the loss of a slot. The command line replaces the names of arguments by commands.
 NEW_SLOT = "drop_slot, and then create_slot with accept_gap, continue with a new slot and a gap"
 MISSING_SLOT = "create_slot with accept_gap continues with a new slot and a gap"
+MISSING_CHANGES = "accept_gap continues behind the gap"
 # SQLSTATE of a slot that another session uses (object_in_use).
 _SLOT_IN_USE = "55006"
 _OPERATIONS = {"pubinsert": "insert", "pubupdate": "update", "pubdelete": "delete", "pubtruncate": "truncate"}

@@ -102,7 +102,7 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
         raise RequestError(str(error)) from error
     obstacle: str | None = None
     if state is None:
-        obstacle = f"slot {slot!r} does not exist; {server.NEW_SLOT}"
+        obstacle = f"slot {slot!r} does not exist; {server.MISSING_SLOT}"
     elif state.loss:
         obstacle = f"slot {slot!r} {state.loss}; {server.NEW_SLOT}"
     elif state.columns["confirmed_flush_lsn"] is None:
@@ -110,7 +110,7 @@ def read_status(dsn: str, folder: Path, slot: str) -> Status:
     else:
         warnings += state.warnings()
         if contents.recorded is not None and state.confirmed > contents.recorded:
-            obstacle = f"gap: {server.described_gap(contents.recorded, state.confirmed)}"
+            obstacle = f"gap: {server.described_gap(contents.recorded, state.confirmed)}; {server.MISSING_CHANGES}"
     warnings += [] if obstacle is None else [obstacle]
     lag = None if contents.recorded is None else max(current - contents.recorded, 0)
     last_us = files[-1].sealed_us if files else None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import click
 from rich.console import Console
@@ -24,7 +25,6 @@ from pgdecode.capture import (
     CaptureError,
     CaptureResult,
     FileRules,
-    GapError,
     PluginOptions,
     RequestError,
     Retention,
@@ -60,9 +60,6 @@ _FLAGS = {
     "two_phase": "--two-phase",
     "create_slot makes it": "--create-slot makes it",
     "; encoding=": "; --encoding ",
-    "drop_slot, and then create_slot with accept_gap, continue": (
-        "--drop-slot, and then --create-slot --accept-gap, continue"
-    ),
     "(pg_replication_slot_advance) and accept_gap": "(pg_replication_slot_advance) and --accept-gap",
     "change_publications does so": "--change-publications does so",
     "copy needs a slot that stays: a temporary one": "--copy needs a slot that stays: that of --temporary",
@@ -245,6 +242,7 @@ def capture(
     Exit codes: 0 done; 2 not possible as requested; 3 refused, or ended by the state of the server or of OUT, and with
     --status if a capture would be refused.
     """
+    calls = _CALLS
     try:
         if as_json and not as_status:
             raise click.UsageError("--json needs --status")
@@ -258,15 +256,16 @@ def capture(
         slot = slot or origin.get("slot")
         if slot is None:
             raise click.UsageError("Missing option '--slot'.")
+        given["publication"] = given["publication"] or tuple(origin.get("publications", ()))
+        calls = _calls(out, slot, given["publication"], until)
         if drop:
             drop_slot(dsn, slot)
             click.echo(f"slot {printable(slot)}: dropped", err=True)
             return 0
         if as_status:
             status = read_status(dsn, out, slot)
-            _print_status(status, as_json=as_json)
+            _print_status(status, calls, as_json=as_json)
             return 0 if status.obstacle is None else STOPPED
-        given["publication"] = given["publication"] or tuple(origin.get("publications", ()))
         if not given["publication"]:
             raise click.UsageError("Missing option '--publication'.")
         with live_progress() as show:
@@ -281,7 +280,7 @@ def capture(
                 retention=retention,
                 copy=(tables or True) if as_copy else False,
                 on_progress=show,
-                on_warning=lambda text: warn(with_flags(text)),
+                on_warning=lambda text: warn(with_flags(text, calls)),
                 **given,
             )
             with stopped_by_signals(running):
@@ -289,22 +288,48 @@ def capture(
         _print_result(out, result, is_copied=as_copy)
         if retention is not None:
             delete_files(out, retention)
-    except GapError as error:
-        return fail(error, " (--accept-gap continues)")
     except CaptureError as error:
-        return fail(error)
+        return fail(error, calls)
     return 0
 
 
-def fail(error: CaptureError, hint: str = "") -> int:
+def drop_call(folder: Path, slot: str) -> str:
+    """Return the command that drops a slot."""
+    return shlex.join(["pgdecode", "capture", "DSN", str(folder), "--slot", slot, "--drop-slot"])
+
+
+class Calls(NamedTuple):
+    """The commands that continue after changes or a slot were lost, as they can be pasted."""
+
+    drop_slot: str = "pgdecode capture DSN RAW --slot NAME --drop-slot"
+    new_slot: str = "pgdecode capture DSN RAW --create-slot --accept-gap"
+    accept_gap: str = "pgdecode capture DSN RAW --accept-gap"
+
+
+_CALLS = Calls()
+
+
+def _calls(out: Path, slot: str, publications: Sequence[str], until: str | None) -> Calls:
+    names = ["--slot", slot, *(word for name in publications for word in ("--publication", name))]
+    call = shlex.join(["pgdecode", "capture", "DSN", str(out), *names, *(["--until", until] if until else [])])
+    return Calls(drop_call(out, slot), f"{call} --create-slot --accept-gap", f"{call} --accept-gap")
+
+
+def fail(error: CaptureError, calls: Calls = _CALLS) -> int:
     """Print an error of a capture, and return the exit code."""
-    click.echo(f"pgdecode: {with_flags(str(error))}{hint}", err=True)
+    click.echo(f"pgdecode: {with_flags(str(error), calls)}", err=True)
     return MISUSE if isinstance(error, RequestError) else STOPPED
 
 
-def with_flags(text: str) -> str:
+def with_flags(text: str, calls: Calls = _CALLS) -> str:
     """Replace parameters of functions, which a text of a capture names, by options of commands."""
-    for words, flags in _FLAGS.items():
+    commands = {
+        "drop_slot, and then create_slot with accept_gap, continue": f"{calls.drop_slot}, and then {calls.new_slot}, "
+        "continue",
+        "create_slot with accept_gap continues": f"{calls.new_slot} continues",
+        "; accept_gap continues": f"; {calls.accept_gap} continues",
+    }
+    for words, flags in {**commands, **_FLAGS}.items():
         text = text.replace(words, flags)
     return printable(text)
 
@@ -411,7 +436,7 @@ def _print_result(out: Path, result: CaptureResult, *, is_copied: bool) -> None:
     )
 
 
-def _print_status(status: Status, *, as_json: bool) -> None:
+def _print_status(status: Status, calls: Calls, *, as_json: bool) -> None:
     with standard_output() as write:
         if as_json:
             write(json.dumps(status.as_dict(), ensure_ascii=False, indent=2) + "\n")
@@ -419,7 +444,7 @@ def _print_status(status: Status, *, as_json: bool) -> None:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="cyan", no_wrap=True)
         table.add_column(overflow="fold")
-        for name, value in _status_rows(status):
+        for name, value in _status_rows(status, calls):
             table.add_row(name, Text(printable(value), "yellow" if name == "warning" else ""))
         console = Console()
         with console.capture() as captured:
@@ -427,7 +452,7 @@ def _print_status(status: Status, *, as_json: bool) -> None:
         write(captured.get())
 
 
-def _status_rows(status: Status) -> Iterator[tuple[str, str]]:
+def _status_rows(status: Status, calls: Calls) -> Iterator[tuple[str, str]]:
     yield "recorded up to", "nothing" if status.recorded is None else lsn_to_text(status.recorded)
     yield "server's WAL", lsn_to_text(status.current)
     yield "lag", "unknown" if status.lag_bytes is None else f"{size_text(status.lag_bytes)} of WAL"
@@ -449,4 +474,4 @@ def _status_rows(status: Status) -> Iterator[tuple[str, str]]:
     for gap in status.gaps:
         yield "accepted gap", f"{gap['from']} to {gap['to']}: {gap['reason']}"
     for text in status.warnings:
-        yield "warning", with_flags(text)
+        yield "warning", with_flags(text, calls)

@@ -141,7 +141,8 @@ class Sync:
     tables, exclude : sequence of str
         The tables to apply, as "schema.table"; all but `exclude` if there are none.
     create_slot, create_publication : bool
-        Create them if they do not exist.
+        Create them if they do not exist. With `accept_gap` in `options`, a folder goes on with another slot, and all
+        tables are copied again.
     copy_again : bool
         Copy tables again whose rows cannot be known from the changes (`StaleTables`). Otherwise they are an error.
     connections : int
@@ -303,7 +304,7 @@ class Sync:
         origin = contents.origin or {}
         slot = self.slot or origin.get("slot", DEFAULT_NAME)
         publications = tuple(self.publications) or tuple(origin.get("publications", (DEFAULT_NAME,)))
-        sessions, made = contents.sessions, list[str]()
+        sessions, n_gaps, made = contents.sessions, len(contents.gaps), list[str]()
         if self.create_publication:
             check_slot(self.dsn, slot, creates=self.create_slot)
             tables = [_as_sql(name) for name in self.tables]
@@ -320,6 +321,7 @@ class Sync:
             publication=publications,
             options=options if self.binary is None else replace(options, binary=self.binary),
             create_slot=self.create_slot,
+            accept_gap=self.create_slot and bool(self.options.get("accept_gap")),
             copy=self._tables_to_copy(publications, contents),
             connections=self.connections,
             encoding=contents.encoding,
@@ -332,8 +334,8 @@ class Sync:
             running.stop()
         try:
             result = running.run(until="now")
-            report.messages, report.files = result.messages, result.files
-            report.copies = [item.table for item in result.copies]
+            report.messages, report.files = report.messages + result.messages, report.files + result.files
+            report.copies += [item.table for item in result.copies]
         finally:
             self._running = None
             if not has_slot and self._has_slot(slot):
@@ -346,6 +348,9 @@ class Sync:
                         report.created.pop("publication", None)
             with contextlib.suppress(CaptureError):
                 self._read_slot(report, slot)
+        if len(self._log.read().gaps) > n_gaps and not self._stopping:
+            # A table that was chosen and copied before needs a new copy.
+            self._capture(report)
 
     def _read_slot(self, report: Report, slot: str) -> None:
         """Take note of the state after a capture."""
@@ -410,6 +415,13 @@ class Sync:
             write_durably(self.raw / REPORT_NAME, json.dumps(report.as_dict()).encode())
         if self.metrics is not None:
             write_durably(self.metrics, metrics_of(report).encode())
+
+
+def slot_of(raw: Path) -> str:
+    """Return the slot of a folder: the default one, if nothing was captured to it."""
+    with contextlib.suppress(CaptureError, OSError):
+        return str((read_log(raw).origin or {}).get("slot", DEFAULT_NAME))
+    return DEFAULT_NAME
 
 
 def read_report(raw: Path) -> dict[str, Any]:

@@ -236,5 +236,5 @@ def test_the_status_of_a_slot_that_is_gone_is_an_obstacle_with_the_calls_that_co
     done = subprocess.run([*command, "--status", "--json"], capture_output=True, text=True)
     assert done.returncode == 3
     assert json.loads(done.stdout)["obstacle"].startswith(
-        f"slot '{database.slot}' does not exist; drop_slot, and then "
+        f"slot '{database.slot}' does not exist; create_slot with accept_gap "
     )

@@ -116,6 +116,43 @@ def test_a_publication_goes_again_if_no_session_came_about(database: Database, t
     assert database.execute("SELECT pubname FROM pg_publication") == [["p"]]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("tables", [[], ["--table", "t"]], ids=["all", "chosen"])
+def test_the_command_that_a_lost_slot_is_answered_with_continues(
+    database: Database, tmp_path: Path, run: Shell, tables: list[str]
+) -> None:
+    raw, target = tmp_path / "raw", f"parquet:{tmp_path / 'lake'}"
+    words = ["sync", database.dsn, target, "--raw", raw, *tables]
+    database.execute("INSERT INTO t VALUES (1, 'one'), (2, 'two')")
+    assert run(*words, "--slot", database.slot, "--publication", "p", "--create-slot").code == 0
+    database.execute(f"DELETE FROM t WHERE id = 1; SELECT pg_drop_replication_slot('{database.slot}')")
+    named = f"pgdecode sync DSN TARGET --raw {raw} --create-slot --accept-gap continues"
+    for more in ([], ["--create-slot"], ["--accept-gap"], ["--status"]):
+        done = run(*words, *more)
+        assert (done.code, named in done.err + done.out) == (3, True), done
+    done = run(*words, "--create-slot", "--accept-gap")
+    assert (done.code, "public.t: copied" in done.err) == (0, True), done
+    assert verify(database.dsn, target).is_equal
+    database.execute("INSERT INTO t VALUES (3, 'three')")
+    assert run(*words).code == 0
+    assert verify(database.dsn, target).is_equal
+    # Another client has read the slot.
+    database.execute("INSERT INTO t VALUES (4, 'four')")
+    database.execute(f"SELECT pg_replication_slot_advance('{database.slot}', pg_current_wal_flush_lsn())")
+    done = run(*words, "--accept-gap")
+    assert (done.code, named in done.err) == (3, True), done
+    assert run(*words, "--create-slot", "--accept-gap").code == 0
+    assert verify(database.dsn, target).is_equal
+    capture = ["capture", database.dsn, raw, "--until", "now"]
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    done = run(*capture)
+    named = f"DSN {raw} --slot {database.slot} --publication p --until now --create-slot --accept-gap continues"
+    assert (done.code, named in done.err) == (3, True), done
+    assert run(*capture, "--slot", database.slot, "--publication", "p", "--create-slot", "--accept-gap").code == 0
+    assert run(*words, "--create-slot", "--accept-gap").code == 0
+    assert verify(database.dsn, target).is_equal
+
+
 def test_a_target_that_fails_does_not_stop_the_others(database: Database, tmp_path: Path) -> None:
     database.execute("INSERT INTO t VALUES (1, 'one')")
     (tmp_path / "bad").write_text("a file")

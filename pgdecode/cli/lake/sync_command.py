@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from pgdecode.capture import CaptureError
 from pgdecode.cli import parameters
 from pgdecode.cli.capture_command import (
     STOPPED,
+    Calls,
+    drop_call,
     duration,
     fail,
     live_progress,
@@ -26,7 +29,7 @@ from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
 from pgdecode.lake import StaleTables
-from pgdecode.lake.sync_run import Report, Sync, drop_created, read_sync_status
+from pgdecode.lake.sync_run import Report, Sync, drop_created, read_sync_status, slot_of
 from pgdecode.protocol.lsn import lsn_to_text
 
 # The parameters that are options of `apply`.
@@ -118,13 +121,14 @@ def sync_command(
     Exit codes: 0 done, or stopped by a signal; 1 data cannot be decoded or written; 2 not possible as requested; 3
     ended by the state of the server or of RAW, and with --status if something is wrong.
     """
+    calls = _calls(raw, given["slot"])
     try:
         if drop:
             for line in drop_created(dsn, raw):
                 click.echo(printable(line), err=True)
             return 0
         if as_status:
-            return _print_status(dsn, raw, max_lag, as_json=as_json)
+            return _print_status(dsn, raw, max_lag, calls, as_json=as_json)
         if max_lag is not None:
             raise click.UsageError("--max-lag needs --status")
         if not targets:
@@ -137,7 +141,7 @@ def sync_command(
                 targets,
                 raw,
                 options=options,
-                on_warning=lambda text: warn(with_flags(text)),
+                on_warning=lambda text: warn(with_flags(text, calls)),
                 on_report=_print_json if as_json else _print_report,
                 on_progress=show,
                 **given,
@@ -148,8 +152,13 @@ def sync_command(
         print_stale(error.tables)
         return DATA_FAULT
     except CaptureError as error:
-        return fail(error)
+        return fail(error, calls)
     return 0
+
+
+def _calls(raw: Path, slot: str | None) -> Calls:
+    call = shlex.join(["pgdecode", "sync", "DSN", "TARGET", "--raw", str(raw), "--create-slot", "--accept-gap"])
+    return Calls(drop_call(raw, slot or slot_of(raw)), call, call)
 
 
 def _print_json(report: Report) -> None:
@@ -177,7 +186,7 @@ def _print_report(report: Report) -> None:
             click.echo(f"{printable(name)}: up to the commit at {lsn_to_text(target.commit_lsn)}", err=True)
 
 
-def _print_status(dsn: str, raw: Path, max_lag: float | None, *, as_json: bool) -> int:
+def _print_status(dsn: str, raw: Path, max_lag: float | None, calls: Calls, *, as_json: bool) -> int:
     status, report, wrong = read_sync_status(dsn, raw, max_lag)
     with standard_output() as write:
         if as_json:
@@ -191,5 +200,5 @@ def _print_status(dsn: str, raw: Path, max_lag: float | None, *, as_json: bool) 
             when = "never" if last is None else datetime.fromtimestamp(last, UTC).isoformat(" ", "seconds")
             write(f"{printable(name)}: last success {when}, commit {target.get('commit_lsn')}\n")
         for text in wrong:
-            write(f"problem: {with_flags(text)}\n")
+            write(f"problem: {with_flags(text, calls)}\n")
     return STOPPED if wrong else 0
