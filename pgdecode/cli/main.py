@@ -43,9 +43,10 @@ _OPTIONS = {
 }
 _FLAGS = {name: f"--{item.flag or name}".replace("_", "-") for name, item in declared_options(Options).items()}
 _FLAGS |= {
-    name: f"--{name}".replace("_", "-") for name in ("catalog", "accept_gap", "unwrap", "in_stream", "overwrite")
+    name: f"--{name}".replace("_", "-")
+    for name in ("catalog", "accept_gap", "unwrap", "in_stream", "overwrite", "schema_changes")
 }
-_PARAMETER = re.compile(rf'\b({"|".join(_FLAGS)})=(?:True|"(\w+)")?')
+_PARAMETER = re.compile(rf"""\b({"|".join(_FLAGS)})=(?:True|"(\w+)"|'(\w+)')?""")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,7 +178,7 @@ def in_shell(text: str) -> str:
     for parameter, option in _OPTIONS.items():
         text = text.replace(parameter, option)
     text = _TYPE.sub(r"--types '\1=\2'", text)
-    return _PARAMETER.sub(lambda found: " ".join([_FLAGS[found[1]], *filter(None, [found[2]])]), text)
+    return _PARAMETER.sub(lambda found: " ".join([_FLAGS[found[1]], *filter(None, [found[2] or found[3]])]), text)
 
 
 def _fail(text: str, code: int) -> int:

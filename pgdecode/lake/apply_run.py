@@ -15,7 +15,7 @@ from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.reading.dry_run import DryRun
 from pgdecode.lake.reading.payload_source import PayloadSource
-from pgdecode.lake.reading.reading import Progress, Reading, ReadingOptions
+from pgdecode.lake.reading.reading import Progress, Reading, ReadingOptions, with_other_option
 from pgdecode.lake.reading.table_feed import FeedOptions, TableStale
 from pgdecode.lake.target import TableCounts, Target
 from pgdecode.lake.targets import lake_target
@@ -305,7 +305,7 @@ class _Run:
             if before != value:
                 raise RunError(
                     f"table {name}: was applied with {option}={before!r}, and not {value!r}: use the same, or another "
-                    "target"
+                    f"target. To change {self._target.name}, {with_other_option(self._options)}"
                 )
 
     def _check_tables(self) -> None:

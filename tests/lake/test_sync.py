@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -347,3 +348,26 @@ def test_a_table_that_is_altered_several_times_between_two_cycles_equals_the_ser
     for place in (target, tmp_path / "raw"):
         result = verify(database.dsn, place)
         assert result.is_equal, result
+
+
+def test_a_value_that_arrow_does_not_have_names_its_table_and_how_the_target_is_made_anew(
+    database: Database, tmp_path: Path, run: Shell
+) -> None:
+    raw, lake = tmp_path / "raw", tmp_path / "lake"
+    words = ["sync", database.dsn, f"parquet:{lake}", "--raw", raw, "--slot", database.slot, "--publication", "p"]
+    database.execute("CREATE TABLE visits (id int PRIMARY KEY, at timestamptz); INSERT INTO visits VALUES (1, now())")
+    assert run(*words, "--create-slot").code == 0
+    database.execute("INSERT INTO visits VALUES (2, 'infinity'); INSERT INTO t VALUES (1, 'one')")
+    remedy = f"delete it, and apply {raw} again with the option"
+    done = run(*words)
+    assert (done.code, done.err.count("\n") - done.err.count("captured")) == (1, 1), done
+    assert (
+        "table public.visits: column 'at' does not fit its Arrow type (choose with --unrepresentable null" in done.err
+    )
+    assert remedy in done.err
+    done = run(*words, "--unrepresentable", "clamp")
+    assert done.code == 2
+    assert "was applied with --unrepresentable error, and not 'clamp'" in done.err
+    assert remedy in done.err
+    shutil.rmtree(lake)
+    assert run(*words, "--unrepresentable", "clamp").code == 0

@@ -24,7 +24,7 @@ from pgdecode.cli.capture_command import (
     with_flags,
 )
 from pgdecode.cli.lake.apply_command import key, print_stale, schema_changes
-from pgdecode.cli.main import DATA_FAULT
+from pgdecode.cli.main import DATA_FAULT, in_shell
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
@@ -200,5 +200,5 @@ def _print_status(dsn: str, raw: Path, max_lag: float | None, calls: Calls, *, a
             when = "never" if last is None else datetime.fromtimestamp(last, UTC).isoformat(" ", "seconds")
             write(f"{printable(name)}: last success {when}, commit {target.get('commit_lsn')}\n")
         for text in wrong:
-            write(f"problem: {with_flags(text, calls)}\n")
+            write(f"problem: {with_flags(in_shell(text), calls)}\n")
     return STOPPED if wrong else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from pgdecode.lake.target import TableCounts, Target
 from pgdecode.payloads.commits import rows_as_of
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.as_of import AsOf
+from pgdecode.protocol.errors import Unrepresentable
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import RelationVersion
@@ -317,7 +319,7 @@ class Reading:
         for batch in self._files.batches(_BATCH_ROWS, workers):
             batch, is_last = self._begin(batch)
             n_bytes += batch.payloads.nbytes
-            with as_file_fault(batch):
+            with as_file_fault(batch), self._named_table():
                 functions, error = self._engine.slices(batch.payloads, batch.positions, self._output)
                 for built in workers.map(lambda build: build(), functions):
                     self._apply(built)
@@ -333,6 +335,20 @@ class Reading:
             if is_last:
                 break
         self._commit()
+
+    @contextmanager
+    def _named_table(self) -> Iterator[None]:
+        """Say of a value that Arrow does not have which table it is of, and what to do if that one exists already."""
+        try:
+            yield
+        except Unrepresentable as error:
+            name = next((item.qualified_name for item in reversed([*self._versions_of(error.relation or 0)])), None)
+            remedy = ""
+            if self._before is not None:
+                remedy = (
+                    f"; {self._options.target.name} was made with another choice: {with_other_option(self._options)}"
+                )
+            raise error.with_detail(f"{'' if name is None else f'table {name}: '}{error.detail}{remedy}") from error
 
     def _begin(self, batch: OrderedBatch) -> tuple[OrderedBatch, bool]:
         """Return the rows of a batch up to the last commit, and whether it has later ones."""
@@ -409,6 +425,11 @@ class Reading:
     def tables(self) -> Mapping[int, str]:
         """The tables of this reading, by OID."""
         return {relation_id: feed.name for relation_id, feed in self._feeds.items()}
+
+
+def with_other_option(options: ReadingOptions) -> str:
+    """Say how a target gets another option."""
+    return f"delete it, and apply {options.source.path} again with the option, which makes it anew"
 
 
 def version_of(applied: Applied) -> RelationVersion:
