@@ -79,7 +79,10 @@ def sync_and_verify(console: Console, folder: Path, dsn: str) -> bool:
         _print_command(console, f"sync DSN {shown} --raw RAW")
         report = Sync(dsn, [target], folder).run()
         for name, counts in report.targets[target].tables.items():
-            console.print(f"  {name}: {counts['upserts']:,} upserted, {counts['deletes']:,} deleted", markup=False)
+            console.print(
+                f"  {name}: {counted(counts['upserts'], 'row')} inserted or updated, {counts['deletes']:,} deleted",
+                markup=False,
+            )
         _print_command(console, f"verify DSN {shown}")
         result = verify(dsn, target)
         for name, table in result.tables.items():

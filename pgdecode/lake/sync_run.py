@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,8 @@ from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, apply
 from pgdecode.lake.targets import lake_target
-from pgdecode.protocol.lsn import lsn_to_text
+from pgdecode.protocol.errors import did_you_mean
+from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
 from pgdecode.relations.table_names import name_parts, named_in_public, qualified_name, quoted_name
 from pgdecode.storage.durable import locked, make_folders, write_durably
 from pgdecode.storage.errors import StoreUnreachable
@@ -249,7 +251,7 @@ class Sync:
                         continue
                     if not _may_pass(failure) or left <= 0:
                         raise failure
-                    self.on_warning(f"trying again for {left:,.0f} s: {failure}")
+                    self.on_warning(f"trying again for {math.ceil(left):,} s: {failure}")
                     self._sleep(time.monotonic() + min(_RETRY_SECONDS, left))
                 if self._stopping:
                     return report
@@ -286,7 +288,9 @@ class Sync:
         has_raw = self._log.read().origin is not None
         for target, name in self._shown.items():
             item = report.targets[name] = TargetReport()
-            item.last_success = before.get("targets", {}).get(name, {}).get("last_success")
+            known = before.get("targets", {}).get(name, {})
+            item.last_success = known.get("last_success")
+            item.commit_lsn = -1 if known.get("commit_lsn") is None else lsn_from_text(known["commit_lsn"])
             # What was captured before is applied also if the server cannot be reached.
             if self._stopping or not has_raw or (self.exclude and self._names is None):
                 continue
@@ -390,7 +394,7 @@ class Sync:
         wanted = [named_in_public(name, names) for name in self.tables] or [*names]
         excluded = {named_in_public(name, names) for name in self.exclude}
         if unknown := next((name for name in wanted if name not in names), None):
-            raise RequestError(f"table {unknown!r} is not published")
+            raise RequestError(f"table {unknown!r} is not published{did_you_mean(unknown, names)}")
         return [name for name in wanted if name not in excluded]
 
     def _apply(self, target: str, report: TargetReport) -> None:

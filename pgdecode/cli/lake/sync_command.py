@@ -169,20 +169,23 @@ def _print_json(report: Report) -> None:
 def _print_report(report: Report) -> None:
     for name in report.copies:
         click.echo(f"{printable(name)}: copied", err=True)
-    click.echo(
-        f"captured {counted(report.messages, 'message')} in {counted(report.files, 'file')}, up to "
-        f"{lsn_to_text(report.recorded)}, lag {size_text(report.lag_bytes)}; {report.seconds:.2f} s",
-        err=True,
-    )
+    # Otherwise the server was not reached, or nothing was ever captured.
+    if report.current:
+        click.echo(
+            f"captured {counted(report.messages, 'message')} in {counted(report.files, 'file')}, up to "
+            f"{lsn_to_text(report.recorded)}, lag {size_text(report.lag_bytes)}; {report.seconds:.2f} s",
+            err=True,
+        )
     for name, target in report.targets.items():
         for table, counts in target.tables.items():
             if any(counts.get(key) for key in ("upserts", "deletes", "truncates")):
                 click.echo(
-                    f"{printable(name)}: {printable(table)}: {counts['upserts']:,} upserted, {counts['deletes']:,} "
+                    f"{printable(name)}: {printable(table)}: {counted(counts['upserts'], 'row')} inserted or "
+                    f"updated, {counts['deletes']:,} "
                     f"deleted{', truncated' if counts.get('truncates') else ''}",
                     err=True,
                 )
-        if target.error is None and target.commit_lsn >= 0:
+        if target.error is None and target.tables and target.commit_lsn >= 0:
             click.echo(f"{printable(name)}: up to the commit at {lsn_to_text(target.commit_lsn)}", err=True)
 
 
@@ -198,7 +201,7 @@ def _print_status(dsn: str, raw: Path, max_lag: float | None, calls: Calls, *, a
         for name, target in report.get("targets", {}).items():
             last = target.get("last_success")
             when = "never" if last is None else datetime.fromtimestamp(last, UTC).isoformat(" ", "seconds")
-            write(f"{printable(name)}: last success {when}, commit {target.get('commit_lsn')}\n")
+            write(f"{printable(name)}: last success {when}, commit {target.get('commit_lsn') or 'none'}\n")
         for text in wrong:
             write(f"problem: {with_flags(in_shell(text), calls)}\n")
     return STOPPED if wrong else 0
