@@ -34,6 +34,7 @@ from pgdecode.capture.capture import delete_files
 from pgdecode.capture.journal import read_log
 from pgdecode.capture.options import bytes_from_text, seconds_from_text
 from pgdecode.capture.recorder import CopyProgress
+from pgdecode.capture.server import MISSING_CHANGES, MISSING_SLOT, NEW_SLOT
 from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.cli import parameters
 from pgdecode.cli.report import size_text
@@ -324,10 +325,9 @@ def fail(error: CaptureError, calls: Calls = _CALLS) -> int:
 def with_flags(text: str, calls: Calls = _CALLS) -> str:
     """Replace parameters of functions, which a text of a capture names, by options of commands."""
     commands = {
-        "drop_slot, and then create_slot with accept_gap, continue": f"{calls.drop_slot}, and then {calls.new_slot}, "
-        "continue",
-        "create_slot with accept_gap continues": f"{calls.new_slot} continues",
-        "; accept_gap continues": f"; {calls.accept_gap} continues",
+        NEW_SLOT: f"this continues with a new slot and a gap: {calls.drop_slot} && {calls.new_slot}",
+        MISSING_SLOT: f"this continues with a new slot and a gap: {calls.new_slot}",
+        MISSING_CHANGES: f"this continues behind the gap: {calls.accept_gap}",
     }
     for words, flags in {**commands, **_FLAGS}.items():
         text = text.replace(words, flags)

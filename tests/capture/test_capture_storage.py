@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -174,11 +175,17 @@ def test_a_slot_that_the_server_invalidates_ends_the_capture(postgres: cluster.C
         assert ids(tmp_path / "out")[:10] == list(range(10))
         again = subprocess.run([*words, "--until", "now"], capture_output=True, text=True, timeout=60, check=False)
         assert again.returncode == 3, again.stderr
-        assert again.stderr.splitlines()[-1] == errors[0]
+        assert again.stderr.splitlines()[-1].replace(" --until now", "") == errors[0]
         status = [*words, "--status", "--json"]
         asked = subprocess.run(status, capture_output=True, text=True, timeout=60, check=False)
         assert asked.returncode == 3
         shown = json.loads(asked.stdout)
         assert any("was invalidated by the server" in text for text in shown["warnings"])
         other.close()
+        # The error names commands that can be pasted.
+        named = again.stderr.splitlines()[-1].partition("a new slot and a gap: ")[2]
+        ours = f"{sys.executable} -m pgdecode capture {shlex.quote(database.dsn)}"
+        pasted = named.replace("pgdecode capture DSN", ours)
+        done = subprocess.run(pasted, shell=True, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, named.count(" && ")) == (0, 1), done.stderr
         database.session.close()

@@ -127,7 +127,7 @@ def test_the_command_that_a_lost_slot_is_answered_with_continues(
     database.execute("INSERT INTO t VALUES (1, 'one'), (2, 'two')")
     assert run(*words, "--slot", database.slot, "--publication", "p", "--create-slot").code == 0
     database.execute(f"DELETE FROM t WHERE id = 1; SELECT pg_drop_replication_slot('{database.slot}')")
-    named = f"pgdecode sync DSN TARGET --raw {raw} --create-slot --accept-gap continues"
+    named = f": pgdecode sync DSN TARGET --raw {raw} --create-slot --accept-gap\n"
     for more in ([], ["--create-slot"], ["--accept-gap"], ["--status"]):
         done = run(*words, *more)
         assert (done.code, named in done.err + done.out) == (3, True), done
@@ -137,17 +137,18 @@ def test_the_command_that_a_lost_slot_is_answered_with_continues(
     database.execute("INSERT INTO t VALUES (3, 'three')")
     assert run(*words).code == 0
     assert verify(database.dsn, target).is_equal
-    # Another client has read the slot.
-    database.execute("INSERT INTO t VALUES (4, 'four')")
-    database.execute(f"SELECT pg_replication_slot_advance('{database.slot}', pg_current_wal_flush_lsn())")
-    done = run(*words, "--accept-gap")
-    assert (done.code, named in done.err) == (3, True), done
-    assert run(*words, "--create-slot", "--accept-gap").code == 0
-    assert verify(database.dsn, target).is_equal
+    if database.server.major >= 11:
+        # Another client has read the slot.
+        database.execute("INSERT INTO t VALUES (4, 'four')")
+        database.execute(f"SELECT pg_replication_slot_advance('{database.slot}', pg_current_wal_flush_lsn())")
+        done = run(*words, "--accept-gap")
+        assert (done.code, named in done.err) == (3, True), done
+        assert run(*words, "--create-slot", "--accept-gap").code == 0
+        assert verify(database.dsn, target).is_equal
     capture = ["capture", database.dsn, raw, "--until", "now"]
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
     done = run(*capture)
-    named = f"DSN {raw} --slot {database.slot} --publication p --until now --create-slot --accept-gap continues"
+    named = f"DSN {raw} --slot {database.slot} --publication p --until now --create-slot --accept-gap\n"
     assert (done.code, named in done.err) == (3, True), done
     assert run(*capture, "--slot", database.slot, "--publication", "p", "--create-slot", "--accept-gap").code == 0
     assert run(*words, "--create-slot", "--accept-gap").code == 0

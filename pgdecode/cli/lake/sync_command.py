@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,7 +122,7 @@ def sync_command(
     Exit codes: 0 done, or stopped by a signal; 1 data cannot be decoded or written; 2 not possible as requested; 3
     ended by the state of the server or of RAW, and with --status if something is wrong.
     """
-    calls = _calls(raw, given["slot"])
+    calls = _calls(raw, given["slot"], given["publications"])
     try:
         if drop:
             for line in drop_created(dsn, raw):
@@ -156,8 +157,9 @@ def sync_command(
     return 0
 
 
-def _calls(raw: Path, slot: str | None) -> Calls:
-    call = shlex.join(["pgdecode", "sync", "DSN", "TARGET", "--raw", str(raw), "--create-slot", "--accept-gap"])
+def _calls(raw: Path, slot: str | None, publications: Sequence[str]) -> Calls:
+    names = [*(["--slot", slot] if slot else []), *(word for name in publications for word in ("--publication", name))]
+    call = shlex.join(["pgdecode", "sync", "DSN", "TARGET", "--raw", str(raw), *names, "--create-slot", "--accept-gap"])
     return Calls(drop_call(raw, slot or slot_of(raw)), call, call)
 
 
