@@ -102,12 +102,15 @@ class Captured(NamedTuple):
         Number of streamed transactions without an outcome at the end of the file.
     encoding : str
         client_encoding of the session.
+    first_lsn : int
+        LSN of the first message that has one.
     """
 
     session: int
     first_seq: int
     open_streams: int
     encoding: str = "UTF8"
+    first_lsn: int = 0
 
 
 @dataclass(frozen=True)

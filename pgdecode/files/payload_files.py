@@ -31,6 +31,7 @@ from pgdecode.payloads.unwrap import LOOKS_LIKE, UnwrapError
 from pgdecode.payloads.workers import map_io
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.json_document import load_json
+from pgdecode.protocol.lsn import lsn_from_text
 from pgdecode.protocol.options import Unwrap, check_option
 from pgdecode.storage.errors import PathError, StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath
@@ -240,7 +241,8 @@ def _captured(content: bytes | None) -> Captured | None:
         found = load_json(content)
         file, settings = found["file"], found.get("settings", {})
         encoding = str(settings.get("client_encoding", "UTF8"))
-        return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]), encoding)
+        first_lsn = lsn_from_text(file.get("first_lsn", "0/0"))
+        return Captured(int(file["session"]), int(file["first_seq"]), int(file["open_streams"]), encoding, first_lsn)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -45,6 +45,12 @@ class Applied:
     version: Mapping[str, Any] | None = None
     replication: Mapping[str, Any] | None = None
 
+    @property
+    def payloads(self) -> str:
+        """Which payloads it has, for messages."""
+        path = (self.source or {}).get("path")
+        return f"payloads up to position {self.position}" + ("" if path is None else f" of {path}")
+
     def to_json(self) -> str:
         """Return it as JSON."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}

@@ -27,8 +27,11 @@ from pgdecode.capture.server import (
     find_slot,
 )
 from pgdecode.capture.slot_status import Status, read_status
-from pgdecode.datasets.errors import OtherWriter
+from pgdecode.datasets.errors import OtherWriter, RunError
+from pgdecode.datasets.input_selection import IDENTITY
 from pgdecode.lake.apply_run import ApplyResult, StaleTables, apply
+from pgdecode.lake.reading.payload_source import PayloadSource
+from pgdecode.lake.target import Target
 from pgdecode.lake.targets import lake_target
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
@@ -280,8 +283,9 @@ class Sync:
         start = time.monotonic()
         failure: Exception | None = None
         try:
+            self._check_targets(before)
             self._capture(report)
-        except CaptureError as error:
+        except (CaptureError, ValueError, OSError, pa.ArrowException) as error:
             failure, report.error = error, str(error)
             # It may know more than the log has.
             self._log = Log(self.raw)
@@ -302,6 +306,49 @@ class Sync:
         report.failures = 0 if failure is None else int(before.get("failures", 0)) + 1
         report.seconds = time.monotonic() - start
         return report, failure
+
+    def _check_targets(self, before: Mapping[str, Any]) -> None:
+        """Check that what RAW gets can be applied, before the slot is read: it does not send that again.
+
+        Parameters
+        ----------
+        before : mapping
+            The report of the last cycle. A target that it has applied to is not checked.
+        """
+        has_files = bool(self._log.read().files)
+        failures: list[Exception] = []
+        for target, name in self._shown.items():
+            if has_files and before.get("targets", {}).get(name, {}).get("last_success") is not None:
+                continue
+            destination = lake_target(target, storage_options=self.storage_options)
+            try:
+                with destination.opened():
+                    self._check_follows(destination)
+            except (CaptureError, ValueError, OSError, pa.ArrowException) as error:
+                if destination.applied or _may_pass(error):
+                    raise
+                failures.append(error)
+        # One that cannot be opened does not stop the others.
+        if len(failures) == len(self._shown):
+            raise failures[0]
+
+    def _check_follows(self, target: Target) -> None:
+        """Check that RAW has the payloads that a target was made from."""
+        contents = self._log.read()
+        for name, applied in target.applied.items():
+            is_chosen = not self.tables or any(named_in_public(table, [name]) == name for table in self.tables)
+            if not is_chosen or name in {named_in_public(table, [name]) for table in self.exclude}:
+                continue
+            source = applied.source or {}
+            if not contents.files:
+                raise RunError(
+                    f"{self.raw}: has no captured files, but {target.name} has {applied.payloads}: sync with the "
+                    "folder that it was made from, or delete the target, or use another one"
+                )
+            if all(source.get(key) == (contents.origin or {}).get(key) for key in IDENTITY):
+                payloads = PayloadSource(self.raw)
+                payloads.find()
+                payloads.check_follows(applied, target.name)
 
     def _capture(self, report: Report) -> None:
         contents = self._log.read()
@@ -480,9 +527,11 @@ def read_sync_status(dsn: str, raw: Path, max_lag: float | None = None) -> tuple
         If nothing was captured to the folder, or the server cannot be reached.
     """
     contents = read_log(raw)
+    report = read_report(raw)
     if contents.origin is None:
-        raise RequestError(f"{raw}: no capture has written to it")
-    status, report = read_status(dsn, raw, contents.origin["slot"]), read_report(raw)
+        reason = f": {report['error']}" if report.get("error") else ""
+        raise RequestError(f"{raw}: no capture has written to it{reason}")
+    status = read_status(dsn, raw, contents.origin["slot"])
     wrong = [] if status.obstacle is None else [status.obstacle]
     if not report:
         wrong.append("no cycle has ended")

@@ -34,6 +34,15 @@ def commit_fields(as_of: AsOf) -> list[tuple[bytes, int, int]]:
     return found
 
 
+def commit_lsn_of(payload: bytes) -> int | None:
+    """Return the LSN in a Begin or a commit; None for other payloads."""
+    for message, lsn, _ in COMMITS:
+        offset = offset_of(message, lsn)
+        if payload[:1] == message.tag.encode() and len(payload) >= offset + 8:
+            return int.from_bytes(payload[offset : offset + 8])
+    return None
+
+
 def rows_as_of(payloads: pa.Array | pa.ChunkedArray, as_of: AsOf) -> int | None:
     """Return the number of payloads before the first Begin or commit after `as_of`; None if there is none."""
     start = 0

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pgdecode.capture import CaptureError, RequestError
+from pgdecode.capture import Capture, CaptureError, RequestError
 from pgdecode.capture.journal import Journal
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake import Sync, lake_target, verify
+from pgdecode.lake.reading.payload_source import PayloadSource
 from servers.database import Database
 from servers.server import Cluster, running_cluster
 from support.shell import Shell, started
@@ -242,6 +243,83 @@ def test_a_slot_that_is_still_active_is_waited_for_with_a_bound_and_the_reason(
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("is_older", [False, True], ids=["", "state of an earlier version"])
+@pytest.mark.parametrize("n_changes", [0, 30], ids=["only copies", "with commits"])
+def test_another_folder_of_the_slot_is_refused_before_the_slot_is_read(
+    database: Database, tmp_path: Path, run: Shell, monkeypatch: pytest.MonkeyPatch, n_changes: int, *, is_older: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if is_older:
+        monkeypatch.setattr(PayloadSource, "seen", lambda *values: None)
+
+    def insert(first: int, n: int) -> None:
+        for number in range(first, first + n):
+            database.execute(f"INSERT INTO t VALUES ({number}, 'v{number}')")
+
+    def confirmed() -> str | None:
+        (row,) = database.execute(
+            f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{database.slot}'"
+        )
+        return row[0]
+
+    words = ["sync", database.dsn, "parquet:lake", "--slot", database.slot, "--publication", "p"]
+    insert(0, 30)
+    assert run(*words, "--raw", "raw", "--create-slot").code == 0
+    insert(30, n_changes)
+    assert run(*words, "--raw", "raw").code == 0
+    insert(100, 50)
+    before = confirmed()
+    for _ in range(2):
+        done = run(*words, "--raw", "rwa")
+        assert done.code == 2
+        assert f"of {tmp_path / 'raw'}: sync with the folder that it was made from" in done.err
+        assert done.err.count("\n") <= 2, done.err
+    assert confirmed() == before
+    done = run("sync", database.dsn, "--raw", "rwa", "--status")
+    assert (done.code != 0, "rwa: has no captured files, but parquet:lake has" in done.err) == (True, True), done
+
+    # Files of before may be applied again.
+    for path in sorted(Path("raw").glob("*.parquet")):
+        assert run("apply", path, "parquet:lake").code == 0
+    # Moved, in another form of the path, and with a target that was deleted or is new, the folder goes on.
+    Path("raw").rename("moved")
+    shutil.copytree("lake", "old")
+    assert run(*words, "parquet:two", "--raw", tmp_path / "moved").code == 0
+    shutil.rmtree("lake")
+    assert run(*words, "parquet:old", "--raw", "moved").code == 0
+    for target in ("parquet:lake", "parquet:two", "parquet:old"):
+        assert verify(database.dsn, target).is_equal
+
+    # The captured changes of later are refused too, whether there are fewer or more of them.
+    insert(200, 3)
+    for n in (0, 120):
+        insert(300, n)
+        Capture(database.dsn, Path("other"), slot=database.slot, publication="p", copy=n > 0).run(until="now")
+        insert(500 + n, 3)
+        before = confirmed()
+        for line in (["apply", "other", "parquet:lake"], [*words, "--raw", "other"]):
+            done = run(*line)
+            assert (done.code, "other: " in done.err, f"of {tmp_path / 'moved'} that parquet:lake has" in done.err) == (
+                2,
+                True,
+                True,
+            ), done
+        assert confirmed() == before
+        done = run("sync", database.dsn, "--raw", "other", "--status")
+        assert (done.code, "payloads up to position" in done.out) == (3, True), done
+    assert run(*words[:2], "parquet:new", *words[3:], "--raw", "other").code == 0
+    assert verify(database.dsn, "parquet:new").is_equal
+
+
+def test_a_target_that_cannot_be_made_costs_no_slot(database: Database, tmp_path: Path, run: Shell) -> None:
+    (tmp_path / "file").touch()
+    done = run(
+        *("sync", database.dsn, f"parquet:{tmp_path}/file/lake", "--raw", tmp_path / "raw"),
+        *("--slot", database.slot, "--publication", "p", "--create-slot"),
+    )
+    assert (done.code, slots(database)) == (2, []), done
 
 
 @pytest.mark.full

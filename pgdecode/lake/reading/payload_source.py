@@ -18,6 +18,8 @@ from pgdecode.datasets.errors import RunError
 from pgdecode.datasets.input_listing import find_files, is_hidden
 from pgdecode.files.ordered_files import OrderedFiles, Positions, is_captured, open_ordered
 from pgdecode.files.payload_file import BATCH_ROWS, PayloadFile, fingerprint_of
+from pgdecode.lake.applied import Applied
+from pgdecode.payloads.commits import commit_lsn_of
 from pgdecode.protocol.options import Unwrap
 from pgdecode.storage.object_path import FilePath, ObjectPath, relative_name
 
@@ -108,7 +110,7 @@ class PayloadSource:
             last_session=last_session,
         )
 
-    def seen(self, position: int, n_rows: int, fingerprint: str | None) -> dict[str, Any] | None:
+    def seen(self, position: int, n_rows: int, fingerprint: str | None) -> dict[str, Any]:
         """Describe the files up to a position, so that a later call can tell whether others have come.
 
         Parameters
@@ -120,9 +122,9 @@ class PayloadSource:
             Of the payload at this position.
         """
         if self._firsts is not None:
-            return None  # names tell the positions
+            return {"fingerprint": fingerprint}  # names tell the positions
         if self._every().position is not None:
-            return {"rows": self._n_applied + n_rows}
+            return {"rows": self._n_applied + n_rows, "fingerprint": fingerprint}
         file, start = self._file_at(position)
         return {"file": relative_name(file.path, self.path), "start": start, "fingerprint": fingerprint}
 
@@ -166,6 +168,39 @@ class PayloadSource:
                 f"replaced; {_GO_ON}"
             )
 
+    def check_follows(self, applied: Applied, target: str) -> None:
+        """Check that the payloads are those that were applied to a table, as far as there are files with them.
+
+        Another folder of the same slot has other payloads at the same positions, and would lose changes.
+
+        Raises
+        ------
+        RunError
+            If they are others, or captured files end before the position of the table, and are later all the same.
+        """
+        if self._firsts is None and self._every().position is None:
+            return  # positions are counted, and `after` has compared the payload
+        replication = applied.replication or {}
+        seen, engine = replication.get("seen") or {}, replication.get("engine", {})
+        # A payload may be equal by chance, but no commit is. Those of copies are not in the state: instead, another
+        # folder begins after all of them.
+        place, lsn = (engine["last_lsn_position"], engine["last_lsn"]) if engine.get("last_lsn", -1) >= 0 else (0, -1)
+        of = f"the {applied.payloads} that {target} has"
+        remedy = "apply those, or apply this folder to another target"
+        last = (self._every().files if self._firsts is None else self.footers())[-1]
+        end = applied.position + 1 if last.captured is None else last.captured.first_seq + last.n_rows
+        # Files of before may be applied again, one by one.
+        if last.captured is not None and end <= applied.position and last.captured.first_lsn > applied.commit_lsn:
+            raise RunError(f"{self.path}: ends at position {end - 1}, and does not have {of}: {remedy}")
+        for positions, payloads in self._read_at(pa.array(sorted({place, applied.position}), pa.int64())):
+            for position, payload in zip(values_of(positions), payloads, strict=True):
+                is_same = position != applied.position or seen.get("fingerprint") in (None, fingerprint_of(payload))
+                if position == place:
+                    found = commit_lsn_of(payload.as_py() or b"")
+                    is_same &= found == lsn if lsn >= 0 else found is None or found <= applied.commit_lsn
+                if not is_same:
+                    raise RunError(f"{self.path}: at position {position}, it does not have {of}: {remedy}")
+
     def _check_captured(self, opened: OrderedFiles) -> None:
         """Check that no captured file is missing between others."""
         if opened.position is None or not is_captured(opened.files):
@@ -203,9 +238,20 @@ class PayloadSource:
         RunError
             If one is missing.
         """
+        n_read = 0
+        for found, payloads in self._read_at(positions):
+            yield found, payloads
+            n_read += len(found)
+        if n_read < len(positions):
+            raise RunError(
+                f"{self.path}: {len(positions) - n_read:,} payloads of a transaction that had no end at the last run "
+                f"are missing: keep the files from position {positions[0]} on, or copy the tables again"
+            )
+
+    def _read_at(self, positions: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """Read the payloads at ascending positions, as far as there are some."""
         wanted = values_of(positions)
         low, high = wanted[0], wanted[-1]
-        n_read = 0
         for opened, file, base in self._files_with(low, high):
             groups = tuple(
                 group
@@ -234,12 +280,6 @@ class PayloadSource:
                 is_wanted = pc.is_in(found, positions.slice(first, end - first))
                 if pc.any(is_wanted).as_py():
                     yield found.filter(is_wanted), source.column(file.payload).filter(is_wanted)
-                    n_read += pc.sum(is_wanted).as_py()
-        if n_read < len(positions):
-            raise RunError(
-                f"{self.path}: {len(positions) - n_read:,} payloads of a transaction that had no end at the last run "
-                f"are missing: keep the files from position {low} on, or copy the tables again"
-            )
 
     def _files_with(self, low: int, high: int) -> Iterator[tuple[OrderedFiles, PayloadFile, int]]:
         """Yield the files that may have positions from `low` to `high`."""

@@ -135,9 +135,11 @@ class Reading:
         replication = {} if first is None else _of(first)
         self._files = options.source.after(self._position, replication.get("session"), replication.get("seen"))
         self._n_rows = 0  # that were read
-        self._fingerprint: str | None = None  # of the last payload, if positions are counted
+        self._fingerprint: str | None = None  # of the last payload
         self.n_rows = self._files.n_rows
         self._source = self._checked_source(first)
+        if first is not None:
+            options.source.check_follows(first, options.target.name)
         stored = {version_of(item).relation_id: _of(item) for item in applied.values()}
         state, self._others = ReplicationState(), dict[int, str]()
         if stored:
@@ -326,7 +328,7 @@ class Reading:
                 if error is not None:
                     raise error
             self._n_rows += len(batch.positions)
-            if self._files.position is None and len(batch.payloads):
+            if len(batch.payloads):
                 self._fingerprint = fingerprint_of(batch.payloads[-1])
             on_rows(len(batch.positions))
             if n_bytes > self._options.commit_bytes or self._is_full:
