@@ -715,7 +715,7 @@ class Capture:
         try:
             with self._catalog_connection(patience=_STOP_SECONDS) as connection:
                 types = read_types(connection, oids, self._slot) if oids else ()
-                return CatalogContents(types, read_facts(connection, relations, self._slot, self._publications))
+                return CatalogContents(types, *read_facts(connection, relations, self._slot, self._publications))
         except CaptureError as error:
             self._warn(
                 f"the catalog of the database cannot be read: {error}; values of types that no file describes are "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -14,6 +15,8 @@ from pgdecode.envelope.decoder import decode
 from pgdecode.protocol.errors import BadEncoding, DecodeError
 from pgdecode.protocol.limits import Limits
 from pgdecode.protocol.messages import (
+    Begin,
+    BeginPrepare,
     CommitPrepared,
     Insert,
     Message,
@@ -41,6 +44,15 @@ _OID_AT = {in_stream: offset_of(Insert, "relation_id", in_stream=in_stream) for 
 _LIMITS = Limits(max_relations=2**30 - 1)
 
 
+class Described(NamedTuple):
+    """The first and the last message of a file that describe a relation, and the transactions that they are in."""
+
+    first: int
+    first_xid: int | None
+    last: int
+    last_xid: int | None
+
+
 class SessionState:
     """The state of one session, updated by its messages up to a boundary.
 
@@ -52,9 +64,8 @@ class SessionState:
         GIDs of prepared transactions without an outcome, also those of earlier sessions.
     described_types : set of int
         The types of columns of the relations that the file has described so far, as `type_oids`.
-    described : dict of Relation to (int, int)
-        These relations, without the xid of a stream, and the positions of the first and the last message that describe
-        each.
+    described : dict of Relation to Described
+        These relations, without the xid of a stream.
     """
 
     def __init__(self, prepared: set[str] | None = None) -> None:
@@ -74,7 +85,7 @@ class SessionState:
         # What the first bytes of messages name as relations, among them OIDs of others.
         self._named: set[bytes] = set()
         self.described_types: set[int] = set()
-        self.described: dict[Relation, tuple[int, int]] = {}
+        self.described: dict[Relation, Described] = {}
 
     def add(self, messages: Messages, start: int, stop: int) -> None:
         """Process messages of a chunk, from one boundary to another.
@@ -88,7 +99,9 @@ class SessionState:
         for match in _CONTROL.finditer(messages.tags, start, stop):
             row = match.start()
             try:
-                self._take(decode(messages.payload(row), in_stream=self._stream is not None), messages.first_seq + row)
+                message = decode(messages.payload(row), in_stream=self._stream is not None)
+                xid = _xid_at(messages, row, start) if isinstance(message, Relation) else None
+                self._take(message, messages.first_seq + row, xid)
             except DecodeError as error:
                 hint = "; names of tables and types must be ASCII" if isinstance(error, BadEncoding) else ""
                 raise StoppedError(f"the server sent a message that cannot be read: {error}{hint}") from error
@@ -120,13 +133,14 @@ class SessionState:
             # The OIDs are at the end. Their alignment differs in a stream, but not in relation to the end.
             self._named.update(payload[offset : offset + 4] for offset in range(len(payload) - 4, 5, -4))
 
-    def _take(self, message: Message, position: int) -> None:
+    def _take(self, message: Message, position: int, xid: int | None) -> None:
         relations = self._relations
         if isinstance(message, Relation):
             relations.add(message, position, self._stream)
             relation = replace(message, xid=None)
-            first, _ = self.described.get(relation, (position, position))
-            self.described[relation] = first, position
+            xid = xid if self._stream is None else self._stream
+            known = self.described.get(relation, Described(position, xid, position, xid))
+            self.described[relation] = known._replace(last=position, last_xid=xid)
             self.described_types.update(_own_types(message))
         elif isinstance(message, Type):
             relations.add_type(message, position, self._stream)
@@ -152,6 +166,14 @@ class SessionState:
             self.prepared.add(message.gid)
         elif isinstance(message, CommitPrepared | RollbackPrepared):
             self.prepared.discard(message.gid)
+
+
+def _xid_at(messages: Messages, row: int, start: int) -> int | None:
+    """Return the xid of the transaction outside streams that a row is in."""
+    begin = messages.tags.rfind(b"B", start, row)
+    begin = max(begin, messages.tags.rfind(b"b", max(begin, start), row))
+    message = decode(messages.payload(begin)) if begin >= 0 else None
+    return message.xid if isinstance(message, Begin | BeginPrepare) else None
 
 
 def _own_types(relation: Relation) -> Iterator[int]:

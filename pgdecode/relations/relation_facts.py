@@ -78,6 +78,8 @@ class StatedFacts(NamedTuple):
 def facts_between(relation: Relation, before: StatedFacts | None, after: StatedFacts | None) -> RelationFacts:
     """Derive the facts of a relation that was altered again before a look at the catalog.
 
+    Of a table that was dropped before it, columns are followed by name, type and order.
+
     Parameters
     ----------
     relation : Relation
@@ -93,7 +95,10 @@ def facts_between(relation: Relation, before: StatedFacts | None, after: StatedF
         A column that may be one of several, or a new one, has no number (`UNKNOWN_NUMBER`).
     """
     known, later = (None if item is None else item.facts for item in (before, after))
-    attnums = numbers_between([column.name for column in relation.columns], before, after)
+    if after is not None:
+        attnums = numbers_between([column.name for column in relation.columns], before, after)
+    else:
+        attnums = () if before is None else _numbers_by_name(relation, before)
     former = {} if known is None else dict(zip(known.attnums, known.missing, strict=True))
     columns: dict[int, tuple[Column, str | None]] = {}
     if after is not None:
@@ -113,32 +118,50 @@ def facts_between(relation: Relation, before: StatedFacts | None, after: StatedF
     n_attributes = MAX_ATTNUM if later is None else later.n_attributes
     is_complete = all(item is None or item.has_same_list for item in (known, later))
     if is_complete and UNKNOWN_NUMBER not in attnums:
-        n_attributes = max((*attnums, *former), default=0)
+        is_certain = known is not None and UNKNOWN_NUMBER not in known.attnums
+        n_attributes = max((*attnums, *former, known.n_attributes if known and is_certain else 0), default=0)
+    key = () if known is None else known.primary_key
+    if after is None:
+        has_key = {*key} <= {*attnums}
+    elif after.relation == relation and relation.replica_identity == "d":
+        # The columns of the key have flags.
+        key, has_key = after.facts.primary_key, attnums == after.facts.attnums
+    else:
+        has_key = key == after.facts.primary_key
     return RelationFacts(
         attnums,
         tuple(missing),
-        known.primary_key if known is not None and later is not None and known.primary_key == later.primary_key else (),
+        key if has_key else (),
         later.storage if is_stored and later is not None else (),
         n_attributes,
         is_complete,
     )
 
 
-def numbers_between(names: Sequence[str], before: StatedFacts | None, after: StatedFacts | None) -> tuple[int, ...]:
+def _numbers_by_name(relation: Relation, before: StatedFacts) -> tuple[int, ...]:
+    """Find the numbers of those columns that a former state had with the same names and types, in the same order."""
+    columns = zip(before.relation.columns, before.facts.attnums, strict=True)
+    known = {(item.name, item.type_id, item.type_modifier): number for item, number in columns}
+    numbers: list[int] = []
+    for item in relation.columns:
+        number = known.get((item.name, item.type_id, item.type_modifier), UNKNOWN_NUMBER)
+        numbers.append(number if number > max(numbers, default=0) else UNKNOWN_NUMBER)
+    return tuple(numbers)
+
+
+def numbers_between(names: Sequence[str], before: StatedFacts | None, after: StatedFacts) -> tuple[int, ...]:
     """Find the numbers of the columns with these names, in a state of a table between two others.
 
     PostgreSQL gives columns ascending numbers, gives no number twice, and sends columns in the order of their numbers.
-    A column of both states is in each one between them. A column of the later state is, if one with a greater number
-    is. Each has its name before or after, if that leaves a choice. A list of columns in a publication may have left out
-    any of them.
+    A column of both states is in each one between them, under its name if that is the same, unless this leaves no
+    choice. A column of the later state is, if one with a greater number is. Others may have been renamed in between. A
+    list of columns in a publication may have left out any of them.
 
     Returns
     -------
     tuple of int
         `UNKNOWN_NUMBER` for a column with more than one choice, and for all columns if there is no choice.
     """
-    if after is None:
-        return (UNKNOWN_NUMBER,) * len(names)
     found = _numbers_between(names, before, after)
     return found or _numbers_between(names, before, after, is_renamed=True) or (UNKNOWN_NUMBER,) * len(names)
 
@@ -151,7 +174,8 @@ def _numbers_between(
     top, n, n_numbers = max(first, default=0), len(names), after.facts.n_attributes
     is_complete = after.facts.has_same_list and (before is None or before.facts.has_same_list)
     is_certain = before is None or UNKNOWN_NUMBER not in before.facts.attnums
-    dropped = {*range(1, top)} - {*first} if is_complete and is_certain else set()
+    n_before = 0 if before is None or not (is_complete and is_certain) else before.facts.n_attributes
+    dropped = {*range(1, min(n_before, n_numbers) + 1)} - {*first}
     indexes = {name: 1 << index for index, name in enumerate(names)}
     every = (1 << n) - 1
     # A column that keeps its number and its name is not another one in between.
@@ -159,10 +183,10 @@ def _numbers_between(
 
     def choices(number: int) -> tuple[int, bool]:
         """Return which of the names a column may have, as bits, and whether it may be missing."""
-        allowed = {item[number] for item in (first, last) if number in item}
         if number in dropped:
-            return 0, not allowed
-        usual = sum(indexes.get(name, 0) for name in allowed) if allowed else others
+            return 0, number not in last
+        name = first.get(number)
+        usual = indexes.get(name, 0) if name is not None and last.get(number) == name else others
         return every if is_renamed else usual, not is_complete or number not in last
 
     # The bits of a mask are numbers of names: how many may belong to the columns up to a number, and which may be left

@@ -102,6 +102,13 @@ class RelationVersion:
             is_other = self.facts.is_other(other.facts) or not (is_certain or self.position == other.position)
         return self.describes(other.relation, other.types) and not is_other
 
+    def has_numbers_of(self, stated: StatedFacts) -> bool:
+        """Whether facts are those of the same columns, all of which have certain numbers."""
+        facts = self.facts
+        if facts is None or UNKNOWN_NUMBER in facts.attnums or facts.is_other(stated.facts):
+            return False
+        return self.relation == stated.relation
+
 
 def repeated_column(relation: Relation) -> int | None:
     """Find the first column with the name of an earlier column; None if all names differ, as on every server."""

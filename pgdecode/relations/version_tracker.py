@@ -360,9 +360,14 @@ class RelationTracker:
         sent = self.common.get(relation_id)
         if last != payload or sent is None or sent.number != number:
             return None
-        # The table may have been altered until a later look at the catalog.
         stated = self._facts_by_id.get(relation_id)
-        return relation_id if not stated or stated[-1].position < position else None
+        if not stated:
+            return relation_id
+        version = self.versions[number]
+        # The table may have been altered until an earlier or a later look at the catalog.
+        at = bisect_left(stated, position, key=attrgetter("position"))
+        looks = [item for item in stated[max(at - 1, 0) : at + 1] if item.position > version.position]
+        return relation_id if all(version.has_numbers_of(item) for item in looks) else None
 
     def _own(self, stream: int, relation_id: int) -> int:
         """Find the version that a stream has sent itself."""
@@ -573,11 +578,13 @@ class RelationTracker:
             last = self._last_facts.get(relation)
             if last is not None and (known is None or last.facts.may_follow(known.facts)):
                 return last.facts
+            if known is None:
+                return None
         elif later.relation == relation and later.position == position:
             return later.facts
         facts = facts_between(relation, known, later)
         if known is None and later is not None and later.relation == relation and later.facts.attnums == facts.attnums:
-            return later.facts
+            return replace(later.facts, n_attributes=facts.n_attributes)
         return facts
 
     def _with_facts(self, version: RelationVersion) -> RelationVersion:

@@ -130,7 +130,6 @@ def test_the_caller_declares_a_type_by_oid_or_name(key: int | str) -> None:
 
 
 MOOD = by_oid(20000, "public.mood", "enum")
-OLD = (UserType(20000, "public.mood", "enum"), UserType(20001, "public.pair", "(m public.mood)"))
 
 
 def pair(fields: str, name: str = "public.pair") -> UserType:
@@ -145,11 +144,6 @@ def pair(fields: str, name: str = "public.pair") -> UserType:
         pytest.param((MOOD, pair("(m 20000)"), pair("(k 20000)"), pair("(m 20000)")), "record", id="altered and back"),
         pytest.param((MOOD, pair("record"), pair("(m 20000)")), "record", id="altered within a file"),
         pytest.param((MOOD, pair("(a numeric(12, 2))"), pair("(a numeric(12,2))")), "(a numeric(12,2))", id="spelling"),
-        pytest.param(
-            (*OLD, MOOD, pair("(m 20000)")),
-            "(m 20000)",
-            id="files of an earlier version of pgdecode",
-        ),
     ],
 )
 def test_a_composite_that_was_described_in_different_ways_is_text(

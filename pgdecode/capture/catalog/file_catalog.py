@@ -8,17 +8,24 @@ from typing import NamedTuple
 
 from pgdecode.capture.undecided import SessionState
 from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY
-from pgdecode.protocol.messages import Relation
+from pgdecode.protocol.messages import COPY_XID, Relation
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
 from pgdecode.types.user_types import UserType, merged, referred, to_json
 
+FIRST_NORMAL_XID = 3  # smaller ones are before all others
+
 
 class CatalogContents(NamedTuple):
-    """Types of a database, and facts of those relations that are as their messages say."""
+    """Types of a database, and facts of those relations that are as their messages say.
+
+    `altered` has, by OID, the xid of the transaction that changed the columns of a table last, or one before
+    `FIRST_NORMAL_XID` if the slot sends no change from before that.
+    """
 
     types: tuple[UserType, ...] = ()
     facts: dict[Relation, RelationFacts] = {}  # noqa: RUF012 (it is not changed)
+    altered: dict[int, int] = {}  # noqa: RUF012 (it is not changed)
 
 
 class FileCatalog:
@@ -38,6 +45,8 @@ class FileCatalog:
         # What this run has read.
         self._types: dict[int, UserType] = {}
         self._facts: dict[Relation, RelationFacts] = {}
+        # Those that are certain to apply to the last message that described them.
+        self._certain: set[Relation] = set()
         # The position of the last message that described each of these relations then.
         self._positions: dict[Relation, int] = {}
         self._asked: set[int | Relation] = set()
@@ -46,13 +55,13 @@ class FileCatalog:
 
     def begin_file(self) -> None:
         """Begin a file with the next message."""
-        self._facts_before = dict(self._facts)
+        self._facts_before = {item: facts for item, facts in self._facts.items() if item in self._certain}
         self._file_types: list[UserType] = []
         self._stated: dict[Relation, list[StatedFacts]] = {}
 
     def update(self, state: SessionState) -> None:
         """Read what is new in the file so far."""
-        last = {item.relation_id: item for item, _ in sorted(state.described.items(), key=lambda item: item[1][1])}
+        last = {item.relation_id: item for item, _ in sorted(state.described.items(), key=lambda item: item[1].last)}
         # A table may have a former description again, with other columns.
         again = {item for oid, item in last.items() if self._last.get(oid, item) != item}
         self._last |= last
@@ -70,19 +79,19 @@ class FileCatalog:
         return {CATALOG_KEY: catalog, **({TYPES_KEY: to_json(types)} if types else {})}
 
     def _read_for(self, oids: set[int], relations: set[Relation], state: SessionState) -> None:
-        types, facts = self._read(oids, relations)
-        self._file_types += types
-        self._types |= {item.oid: item for item in types}
-        for relation, found in facts.items():
-            self._state(relation, found, state)
+        contents = self._read(oids, relations)
+        self._file_types += contents.types
+        self._types |= {item.oid: item for item in contents.types}
+        for relation, facts in contents.facts.items():
+            self._state(relation, facts, contents.altered.get(relation.relation_id), state)
 
-    def _state(self, relation: Relation, facts: RelationFacts, state: SessionState) -> None:
+    def _state(self, relation: Relation, facts: RelationFacts, altered: int | None, state: SessionState) -> None:
         """Record facts of a relation that the file describes, or of the present state of one."""
-        if relation in state.described:
-            first, last = state.described[relation]
-        else:
-            oid = relation.relation_id
-            first = last = max(at for item, (_, at) in state.described.items() if item.relation_id == oid)
+        described = state.described.get(relation)
+        if described is None:
+            same = [item for other, item in state.described.items() if other.relation_id == relation.relation_id]
+            described = max(same, key=lambda item: item.last)._replace(first_xid=None)
+        last = described.last
         former = self._facts.get(relation)
         is_altered = former is not None and (
             facts.is_other(former) or (facts.has_same_list and facts.n_attributes != former.n_attributes)
@@ -95,10 +104,19 @@ class FileCatalog:
             facts = replace(facts, missing=tuple(old if new is None else new for new, old in values))
         self._facts[relation], self._positions[relation] = facts, last
         stated = self._stated.setdefault(relation, [])
-        # Where the table was altered, or nothing was known before, only the last message is certain to describe it.
-        position = last if former is None or is_altered else first
-        if stated and not is_altered:
-            position = stated.pop().position
+        was_certain = relation in self._certain and not is_altered
+        former_position = stated.pop().position if stated and not is_altered else described.first
+        # A message of the transaction that has altered the table, or of a later one, describes it as it is now. Another
+        # one may describe a former state with the same names: the facts then apply to later messages only.
+        if was_certain:
+            position = former_position
+        elif _is_since(altered, described.first_xid) and altered != described.first_xid and not is_altered:
+            position = described.first
+        else:
+            # A copy locks its tables.
+            is_certain = described.last_xid == COPY_XID or _is_since(altered, described.last_xid)
+            position = last if is_certain else last + 1
+        (self._certain.discard if position > last else self._certain.add)(relation)
         stated.append(StatedFacts(relation, position, facts))
 
     def _types_of_file(self, state: SessionState) -> tuple[UserType, ...]:
@@ -111,3 +129,10 @@ class FileCatalog:
             types |= {oid: self._types[oid] for oid in left}
             left = {oid for item in types.values() for oid in referred(item)}
         return tuple(types.values())
+
+
+def _is_since(xid: int | None, later: int | None) -> bool:
+    """Whether a transaction has the xid of another one or a later one; xids are reused after 2**32."""
+    if xid is None or later is None:
+        return False
+    return xid < FIRST_NORMAL_XID or (later != COPY_XID and (later - xid) % (1 << 32) < 1 << 31)

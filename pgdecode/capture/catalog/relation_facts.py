@@ -41,7 +41,10 @@ SELECT c.oid::text, n.nspname, c.relname, c.relreplident::text,
     (NOT EXISTS (SELECT FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
         CROSS JOIN pg_catalog.pg_replication_slots s
         WHERE p.pubname IN ({names}) AND s.slot_name = {slot} AND age(r.xmin) <= age(s.catalog_xmin)
-            AND r.prrelid IN (SELECT oid FROM above WHERE leaf = c.oid)))::int::text
+            AND r.prrelid IN (SELECT oid FROM above WHERE leaf = c.oid)))::int::text,
+    (SELECT CASE WHEN age(a.xmin) > age(s.catalog_xmin) THEN '2' ELSE a.xmin::text END
+        FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot}
+        WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY age(a.xmin) LIMIT 1)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = ANY ('{{{oids}}}'::pg_catalog.oid[])
 """
@@ -61,7 +64,7 @@ _PUBLISHED = """(SELECT json_agg(DISTINCT a.attname::text) FROM pg_catalog.pg_pu
 
 def read_facts(
     connection: Connection, relations: Collection[Relation], slot: str, publications: Sequence[str]
-) -> dict[Relation, RelationFacts]:
+) -> tuple[dict[Relation, RelationFacts], dict[int, int]]:
     """Read what the catalog tells of relations.
 
     Of a table that none of them describes as it is now, the facts of the present table are returned. Facts of versions
@@ -76,21 +79,30 @@ def read_facts(
         While changes from before a publication had its list of columns may still come, it counts as another list.
     publications : sequence of str
         The names of the publications, which may have lists of columns.
+
+    Returns
+    -------
+    facts : dict of Relation to RelationFacts
+    altered : dict of int to int
+        By the OIDs of the tables, the xid of the transaction that changed their columns last; 2 (FrozenTransactionId)
+        if the slot sends no change from before that.
     """
     if not relations:
-        return {}
+        return {}, {}
     described: dict[int, list[Relation]] = {}
     for relation in relations:
         described.setdefault(relation.relation_id, []).append(relation)
     found: dict[Relation, RelationFacts] = {}
+    altered: dict[int, int] = {}
     connection.rows("SET search_path = pg_catalog")
-    for oid, *about in connection.rows(facts_query(connection.server_version, described, slot, publications)):
+    for oid, *about, xid in connection.rows(facts_query(connection.server_version, described, slot, publications)):
         relations_now = {item: _facts_of(item, about) for item in described[int(oid or 0)]}
         if not any(relations_now.values()):
             present = _present_relation(int(oid or 0), about)
             relations_now[present] = _facts_of(present, about)
         found |= {relation: facts for relation, facts in relations_now.items() if facts is not None}
-    return found
+        altered |= {int(oid or 0): int(xid)} if xid else {}
+    return found, altered
 
 
 def _present_relation(oid: int, about: Sequence[str | None]) -> Relation:
