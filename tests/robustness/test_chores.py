@@ -36,6 +36,8 @@ class StartedError(Exception):
     """The command line is valid."""
 
 
+# A test before this one may have imported the module, which then runs a second time.
+@pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
 @each("words", [words for words in commands() if after_python(words)[0] not in {*TOOLS, "pytest"}], ids=" ".join)
 def test_each_program_of_the_makefile_takes_the_options_that_it_gives(words: list[str]) -> None:
     given = after_python(words)
