@@ -153,9 +153,10 @@ def numbers_between(names: Sequence[str], before: StatedFacts | None, after: Sta
     """Find the numbers of the columns with these names, in a state of a table between two others.
 
     PostgreSQL gives columns ascending numbers, gives no number twice, and sends columns in the order of their numbers.
-    A column of both states is in each one between them, under its name if that is the same, unless this leaves no
-    choice. A column of the later state is, if one with a greater number is. Others may have been renamed in between. A
-    list of columns in a publication may have left out any of them.
+    A column of both states is in each one between them. A column of the later state is, if one with a greater number
+    is. A name of before that no other column has later belongs to the same column, unless this leaves no choice, or it
+    may be one that was added and dropped. Other columns may have had other names. A list of columns in a publication
+    may have left out any of them.
 
     Returns
     -------
@@ -178,15 +179,24 @@ def _numbers_between(
     dropped = {*range(1, min(n_before, n_numbers) + 1)} - {*first}
     indexes = {name: 1 << index for index, name in enumerate(names)}
     every = (1 << n) - 1
-    # A column that keeps its number and its name is not another one in between.
-    others = every & ~sum(indexes.get(name, 0) for number, name in first.items() if last.get(number) == name)
+    # A name of before belongs to the same column in between, unless another column has it later, or was added and
+    # dropped. Any of the other columns may have had a new name.
+    later = {name: number for number, name in last.items()}
+    same = {name for number, name in first.items() if later.get(name, number) == number}
+    others = sum(bit for name, bit in indexes.items() if name not in same)
 
     def choices(number: int) -> tuple[int, bool]:
         """Return which of the names a column may have, as bits, and whether it may be missing."""
         if number in dropped:
             return 0, number not in last
+        own = [item[number] for item in (first, last) if number in item]
         name = first.get(number)
-        usual = indexes.get(name, 0) if name is not None and last.get(number) == name else others
+        if name in same and (name in indexes or name == last.get(number)):
+            usual = indexes.get(name, 0)
+        elif not own:
+            usual = every  # it was added and dropped
+        else:
+            usual = others | sum(indexes.get(item, 0) for item in {*own})
         return every if is_renamed else usual, not is_complete or number not in last
 
     # The bits of a mask are numbers of names: how many may belong to the columns up to a number, and which may be left

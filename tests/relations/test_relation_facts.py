@@ -134,6 +134,9 @@ Numbers = dict[int, str]
             id="added, then one was dropped or renamed",
         ),
         pytest.param("id v a", {1: "id", 2: "v"}, {1: "id", 2: "v", 4: "a"}, 4, (1, 2, 0), id="added, dropped, added"),
+        pytest.param("id v", {1: "id", 2: "v"}, {1: "id", 3: "a"}, 3, (1, 2), id="before one is added and one dropped"),
+        pytest.param("id c", {1: "id", 2: "b"}, {1: "id", 3: "c"}, 3, (1, 0), id="renamed, dropped and added again"),
+        pytest.param("id b d", {1: "id", 2: "b"}, {1: "id", 3: "d", 4: "b"}, 4, (1, 0, 0), id="names were swapped"),
         pytest.param("id", {1: "id", 3: "v"}, {1: "id", 2: "a", 3: "v"}, 3, (0,), id="a dropped number comes back"),
     ],
 )
