@@ -87,10 +87,9 @@ class FileCatalog:
 
     def _state(self, relation: Relation, facts: RelationFacts, altered: int | None, state: SessionState) -> None:
         """Record facts of a relation that the file describes, or of the present state of one."""
-        described = state.described.get(relation)
-        if described is None:
-            same = [item for other, item in state.described.items() if other.relation_id == relation.relation_id]
-            described = max(same, key=lambda item: item.last)._replace(first_xid=None)
+        same = [item for other, item in state.described.items() if other.relation_id == relation.relation_id]
+        latest = max(same, key=lambda item: item.last)
+        described = state.described.get(relation, latest._replace(first_xid=None))
         last = described.last
         former = self._facts.get(relation)
         is_altered = former is not None and (
@@ -115,7 +114,7 @@ class FileCatalog:
         else:
             # A copy locks its tables.
             is_certain = described.last_xid == COPY_XID or _is_since(altered, described.last_xid)
-            position = last if is_certain else last + 1
+            position = last if is_certain else latest.last + 1
         (self._certain.discard if position > last else self._certain.add)(relation)
         stated.append(StatedFacts(relation, position, facts))
 
