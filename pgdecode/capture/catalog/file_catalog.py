@@ -47,7 +47,7 @@ class FileCatalog:
         self._facts: dict[Relation, RelationFacts] = {}
         # Those that are certain to apply to the last message that described them.
         self._certain: set[Relation] = set()
-        # The position of the last message that described each of these relations then.
+        # The position of the last message that described the table of each of these relations then.
         self._positions: dict[Relation, int] = {}
         self._asked: set[int | Relation] = set()
         self._last: dict[int, Relation] = {}  # by OID: as messages described it last
@@ -95,13 +95,13 @@ class FileCatalog:
         is_altered = former is not None and (
             facts.is_other(former) or (facts.has_same_list and facts.n_attributes != former.n_attributes)
         )
-        if is_altered and self._positions[relation] == last:
+        if is_altered and self._positions[relation] == latest.last:
             return  # The server describes the table again before the next row.
         if former is not None and not facts.is_other(former):
             # Where the table has been rewritten since, rows that are older than a column have its value all the same.
             values = zip(facts.missing, former.missing, strict=True)
             facts = replace(facts, missing=tuple(old if new is None else new for new, old in values))
-        self._facts[relation], self._positions[relation] = facts, last
+        self._facts[relation], self._positions[relation] = facts, latest.last
         stated = self._stated.setdefault(relation, [])
         was_certain = relation in self._certain and not is_altered
         former_position = stated.pop().position if stated and not is_altered else described.first
