@@ -184,6 +184,7 @@ def _numbers_between(
     later = {name: number for number, name in last.items()}
     same = {name for number, name in first.items() if later.get(name, number) == number}
     others = sum(bit for name, bit in indexes.items() if name not in same)
+    unchanged = sum(indexes.get(name, 0) for number, name in first.items() if last.get(number) == name)
 
     def choices(number: int) -> tuple[int, bool]:
         """Return which of the names a column may have, as bits, and whether it may be missing."""
@@ -194,7 +195,7 @@ def _numbers_between(
         if name in same and (name in indexes or name == last.get(number)):
             usual = indexes.get(name, 0)
         elif not own:
-            usual = every  # it was added and dropped
+            usual = every & ~unchanged  # it was added and dropped
         else:
             usual = others | sum(indexes.get(item, 0) for item in {*own})
         return every if is_renamed else usual, not is_complete or number not in last
