@@ -23,6 +23,7 @@ from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, published_tables
 from pgdecode.capture.errors import (
     LOCKED,
+    UNDEFINED_OBJECT,
     CaptureError,
     GapError,
     RequestError,
@@ -46,9 +47,8 @@ from pgdecode.types.user_types import UserType
 # Bytes of messages that may wait for the writer. Other buffers have their own limits.
 QUEUE_BYTES = 32 * 2**20
 # SQLSTATEs of text that the server cannot convert to client_encoding (character_not_in_repertoire,
-# untranslatable_character), and of a publication that does not exist (undefined_object).
+# untranslatable_character).
 _NOT_CONVERTIBLE = ("22021", "22P05")
-_UNDEFINED = "42704"
 # Seconds for reading the user-defined types of the last file after a stop, and for a look at a silent server.
 _STOP_SECONDS = 5.0
 _PAGE = 8192
@@ -700,7 +700,7 @@ class Capture:
         if failure.sqlstate in _NOT_CONVERTIBLE:
             known = self._server_encoding if self._server_encoding in CODECS else SQL_ASCII
             return f"; encoding={known} captures text as the database has it"
-        if failure.sqlstate == _UNDEFINED and "publication" in str(failure):
+        if failure.sqlstate == UNDEFINED_OBJECT and "publication" in str(failure):
             with contextlib.suppress(ServerError), self._catalog_connection() as connection:
                 if server.has_publications(connection, self._publications):
                     return (

@@ -45,6 +45,8 @@ class GapError(StoppedError):
 
 # SQLSTATE of a lock that was not granted in time (lock_not_available).
 LOCKED = "55P03"
+# SQLSTATE of a slot or a publication that does not exist (undefined_object).
+UNDEFINED_OBJECT = "42704"
 
 
 class ServerError(CaptureError):

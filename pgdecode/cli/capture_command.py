@@ -299,6 +299,12 @@ def drop_call(folder: Path, slot: str) -> str:
     return shlex.join(["pgdecode", "capture", "DSN", str(folder), "--slot", slot, "--drop-slot"])
 
 
+def slot_arguments(slot: str | None, publications: Sequence[str]) -> list[str]:
+    """Return the arguments that name a slot and publications."""
+    names = [("--slot", slot)] if slot else []
+    return [text for item in [*names, *(("--publication", name) for name in publications)] for text in item]
+
+
 class Calls(NamedTuple):
     """The commands that continue after changes or a slot were lost, as they can be pasted."""
 
@@ -311,7 +317,7 @@ _CALLS = Calls()
 
 
 def _calls(out: Path, slot: str, publications: Sequence[str], until: str | None) -> Calls:
-    names = ["--slot", slot, *(word for name in publications for word in ("--publication", name))]
+    names = slot_arguments(slot, publications)
     call = shlex.join(["pgdecode", "capture", "DSN", str(out), *names, *(["--until", until] if until else [])])
     return Calls(drop_call(out, slot), f"{call} --create-slot --accept-gap", f"{call} --accept-gap")
 

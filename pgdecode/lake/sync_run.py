@@ -16,7 +16,7 @@ import pyarrow as pa
 from pgdecode.capture import Capture, CaptureError, CaptureResult, RequestError, drop_slot
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.copy import published_tables
-from pgdecode.capture.errors import FolderBusyError, ServerError
+from pgdecode.capture.errors import UNDEFINED_OBJECT, FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, Log, plugin_options, read_log
 from pgdecode.capture.server import (
     SlotState,
@@ -44,8 +44,8 @@ DEFAULT_NAME = "pgdecode"
 LOCK_NAME, REPORT_NAME = "_sync.lock", "_sync.json"
 # Seconds between looks at a request to stop, and before the next attempt after an error.
 _LOOK_SECONDS, _RETRY_SECONDS = 0.2, 2.0
-# SQLSTATE of a slot or a publication that does not exist (undefined_object).
-_UNDEFINED = "42704"
+# What ends a cycle, or the part of it that is for one target.
+_FAILURES = (CaptureError, ValueError, OSError, pa.ArrowException)
 
 
 @dataclass
@@ -285,7 +285,7 @@ class Sync:
         try:
             self._check_targets(before)
             self._capture(report)
-        except (CaptureError, ValueError, OSError, pa.ArrowException) as error:
+        except _FAILURES as error:
             failure, report.error = error, str(error)
             # It may know more than the log has.
             self._log = Log(self.raw)
@@ -301,7 +301,7 @@ class Sync:
             try:
                 self._apply(target, item)
                 item.last_success = report.started if report.error is None else item.last_success
-            except (CaptureError, ValueError, OSError, pa.ArrowException) as error:
+            except _FAILURES as error:
                 item.error, failure = str(error), failure or error
         report.failures = 0 if failure is None else int(before.get("failures", 0)) + 1
         report.seconds = time.monotonic() - start
@@ -324,7 +324,7 @@ class Sync:
             try:
                 with destination.opened():
                     self._check_follows(destination)
-            except (CaptureError, ValueError, OSError, pa.ArrowException) as error:
+            except _FAILURES as error:
                 if destination.applied or _may_pass(error):
                     raise
                 failures.append(error)
@@ -335,20 +335,19 @@ class Sync:
     def _check_follows(self, target: Target) -> None:
         """Check that RAW has the payloads that a target was made from."""
         contents = self._log.read()
-        for name, applied in target.applied.items():
-            is_chosen = not self.tables or any(named_in_public(table, [name]) == name for table in self.tables)
-            if not is_chosen or name in {named_in_public(table, [name]) for table in self.exclude}:
-                continue
-            source = applied.source or {}
-            if not contents.files:
-                raise RunError(
-                    f"{self.raw}: has no captured files, but {target.name} has {applied.payloads}: sync with the "
-                    "folder that it was made from, or delete the target, or use another one"
-                )
-            if all(source.get(key) == (contents.origin or {}).get(key) for key in IDENTITY):
-                payloads = PayloadSource(self.raw)
-                payloads.find()
-                payloads.check_follows(applied, target.name)
+        known = [target.applied[name] for name in self._wanted([*target.applied]) if name in target.applied]
+        if known and not contents.files:
+            raise RunError(
+                f"{self.raw}: has no captured files, but {target.name} has {known[0].payloads}: sync with the folder "
+                "that it was made from, or delete the target, or use another one"
+            )
+        identity = {key: (contents.origin or {}).get(key) for key in IDENTITY}
+        same = [item for item in known if identity == {key: (item.source or {}).get(key) for key in IDENTITY}]
+        payloads = PayloadSource(self.raw)
+        if same:
+            payloads.find()
+        for applied in same:
+            payloads.check_follows(applied, target.name)
 
     def _capture(self, report: Report) -> None:
         contents = self._log.read()
@@ -427,7 +426,10 @@ class Sync:
         except ServerError as error:
             raise RequestError(str(error)) from error
         by_name = {qualified_name(item.namespace, item.name): item for item in published}
-        chosen = self._chosen([*by_name])
+        given = (named_in_public(name, [*by_name]) for name in self.tables)
+        if unknown := next((name for name in given if name not in by_name), None):
+            raise RequestError(f"table {unknown!r} is not published{did_you_mean(unknown, [*by_name])}")
+        chosen = self._wanted([*by_name])
         if self.tables or self.exclude:
             self._names = chosen
         return [
@@ -436,12 +438,10 @@ class Sync:
             if by_name[name].oid not in contents.copies or name in self._stale
         ]
 
-    def _chosen(self, names: Sequence[str]) -> list[str]:
-        """Select the tables of the call."""
+    def _wanted(self, names: Sequence[str]) -> list[str]:
+        """List the tables of the call, which may be among these."""
         wanted = [named_in_public(name, names) for name in self.tables] or [*names]
         excluded = {named_in_public(name, names) for name in self.exclude}
-        if unknown := next((name for name in wanted if name not in names), None):
-            raise RequestError(f"table {unknown!r} is not published{did_you_mean(unknown, names)}")
         return [name for name in wanted if name not in excluded]
 
     def _apply(self, target: str, report: TargetReport) -> None:
@@ -503,7 +503,7 @@ def drop_created(dsn: str, raw: Path) -> list[str]:
             try:
                 drop(dsn, name)
             except RequestError as error:
-                if not isinstance(error.__cause__, ServerError) or error.__cause__.sqlstate != _UNDEFINED:
+                if not isinstance(error.__cause__, ServerError) or error.__cause__.sqlstate != UNDEFINED_OBJECT:
                     raise
                 done = "did not exist any more"
             lines.append(f"{what} {name}: {done}")

@@ -21,6 +21,7 @@ from pgdecode.cli.capture_command import (
     duration,
     fail,
     live_progress,
+    slot_arguments,
     stopped_by_signals,
     with_flags,
 )
@@ -158,7 +159,7 @@ def sync_command(
 
 
 def _calls(raw: Path, slot: str | None, publications: Sequence[str]) -> Calls:
-    names = [*(["--slot", slot] if slot else []), *(word for name in publications for word in ("--publication", name))]
+    names = slot_arguments(slot, publications)
     call = shlex.join(["pgdecode", "sync", "DSN", "TARGET", "--raw", str(raw), *names, "--create-slot", "--accept-gap"])
     return Calls(drop_call(raw, slot or slot_of(raw)), call, call)
 

@@ -184,7 +184,8 @@ class PayloadSource:
         seen, engine = replication.get("seen") or {}, replication.get("engine", {})
         # A payload may be equal by chance, but no commit is. Those of copies are not in the state: instead, another
         # folder begins after all of them.
-        place, lsn = (engine["last_lsn_position"], engine["last_lsn"]) if engine.get("last_lsn", -1) >= 0 else (0, -1)
+        lsn = engine.get("last_lsn", -1)
+        commit_position = engine["last_lsn_position"] if lsn >= 0 else 0
         of = f"the {applied.payloads} that {target} has"
         remedy = "apply those, or apply this folder to another target"
         last = (self._every().files if self._firsts is None else self.footers())[-1]
@@ -192,12 +193,12 @@ class PayloadSource:
         # Files of before may be applied again, one by one.
         if last.captured is not None and end <= applied.position and last.captured.first_lsn > applied.commit_lsn:
             raise RunError(f"{self.path}: ends at position {end - 1}, and does not have {of}: {remedy}")
-        for positions, payloads in self._read_at(pa.array(sorted({place, applied.position}), pa.int64())):
+        for positions, payloads in self._read_at(pa.array(sorted({commit_position, applied.position}), pa.int64())):
             for position, payload in zip(values_of(positions), payloads, strict=True):
                 is_same = position != applied.position or seen.get("fingerprint") in (None, fingerprint_of(payload))
-                if position == place:
-                    found = commit_lsn_of(payload.as_py() or b"")
-                    is_same &= found == lsn if lsn >= 0 else found is None or found <= applied.commit_lsn
+                if position == commit_position:
+                    sent = commit_lsn_of(payload.as_py() or b"")
+                    is_same &= sent == lsn if lsn >= 0 else sent is None or sent <= applied.commit_lsn
                 if not is_same:
                     raise RunError(f"{self.path}: at position {position}, it does not have {of}: {remedy}")
 
