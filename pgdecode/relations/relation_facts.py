@@ -163,57 +163,70 @@ def numbers_between(names: Sequence[str], before: StatedFacts | None, after: Sta
     tuple of int
         `UNKNOWN_NUMBER` for a column with more than one choice, and for all columns if there is no choice.
     """
-    found = _numbers_between(names, before, after)
-    return found or _numbers_between(names, before, after, is_renamed=True) or (UNKNOWN_NUMBER,) * len(names)
+    top = 0 if before is None else max(_names_by_number(before), default=0)
+    for is_renamed in (False, True):
+        found = _only_choice(len(names), top, _candidates(names, before, after, is_renamed=is_renamed))
+        if found:
+            return found
+    return (UNKNOWN_NUMBER,) * len(names)
 
 
-def _numbers_between(
-    names: Sequence[str], before: StatedFacts | None, after: StatedFacts, *, is_renamed: bool = False
-) -> tuple[int, ...]:
-    """Find the numbers, with any names if columns may have been renamed several times; none if there is no choice."""
+def _candidates(
+    names: Sequence[str], before: StatedFacts | None, after: StatedFacts, *, is_renamed: bool
+) -> list[tuple[int, bool]]:
+    """For each number, return which of the names its column may have, as bits, and whether it may be missing.
+
+    With `is_renamed`, columns may have been renamed several times, so that each may have any name.
+    """
     first, last = ({} if item is None else _names_by_number(item) for item in (before, after))
-    top, n, n_numbers = max(first, default=0), len(names), after.facts.n_attributes
+    n_numbers = after.facts.n_attributes
     is_complete = after.facts.has_same_list and (before is None or before.facts.has_same_list)
     is_certain = before is None or UNKNOWN_NUMBER not in before.facts.attnums
     n_before = 0 if before is None or not (is_complete and is_certain) else before.facts.n_attributes
     dropped = {*range(1, min(n_before, n_numbers) + 1)} - {*first}
-    indexes = {name: 1 << index for index, name in enumerate(names)}
-    every = (1 << n) - 1
     # A name of before belongs to the same column in between, unless another column has it later, or was added and
     # dropped. Any of the other columns may have had a new name.
     later = {name: number for number, name in last.items()}
     same = {name for number, name in first.items() if later.get(name, number) == number}
-    others = sum(bit for name, bit in indexes.items() if name not in same)
-    unchanged = sum(indexes.get(name, 0) for number, name in first.items() if last.get(number) == name)
-
-    def choices(number: int) -> tuple[int, bool]:
-        """Return which of the names a column may have, as bits, and whether it may be missing."""
+    bits: dict[str | None, int] = {name: 1 << index for index, name in enumerate(names)}
+    every = (1 << len(names)) - 1
+    others = sum(bit for name, bit in bits.items() if name not in same)
+    unchanged = sum(bits.get(name, 0) for number, name in first.items() if last.get(number) == name)
+    found = []
+    for number in range(1, n_numbers + 1):
+        name, last_name = first.get(number), last.get(number)
         if number in dropped:
-            return 0, number not in last
-        own = [item[number] for item in (first, last) if number in item]
-        name = first.get(number)
-        if name in same and (name in indexes or name == last.get(number)):
-            usual = indexes.get(name, 0)
-        elif not own:
-            usual = every & ~unchanged  # it was added and dropped
+            allowed = 0
+        elif is_renamed:
+            allowed = every
+        elif name in same and (name in bits or name == last_name):
+            allowed = bits.get(name, 0)
+        elif name is None and last_name is None:
+            allowed = every & ~unchanged
         else:
-            usual = others | sum(indexes.get(item, 0) for item in {*own})
-        return every if is_renamed else usual, not is_complete or number not in last
+            allowed = others | bits.get(name, 0) | bits.get(last_name, 0)
+        found.append((allowed, not is_complete or number not in last))
+    return found
 
+
+def _only_choice(n: int, top: int, candidates: Sequence[tuple[int, bool]]) -> tuple[int, ...]:
+    """Find the numbers of so many names, which are ascending; `UNKNOWN_NUMBER` with several choices, none with none.
+
+    The columns up to `top` are there. Those after any later number may have been added since.
+    """
     # The bits of a mask are numbers of names: how many may belong to the columns up to a number, and which may be left
-    # from there. The state may end at each number from `top` on.
-    steps = [choices(number) for number in range(1, n_numbers + 1)]
+    # from there.
     rest = [1 << n]
-    for number in range(n_numbers, 0, -1):
-        bits, is_optional = steps[number - 1]
-        mask = (rest[-1] >> 1) & bits | (rest[-1] if is_optional else 0)
+    for number in range(len(candidates), 0, -1):
+        allowed, may_be_missing = candidates[number - 1]
+        mask = (rest[-1] >> 1) & allowed | (rest[-1] if may_be_missing else 0)
         rest.append(mask | (1 << n if number > top else 0))
     rest.reverse()
     if not rest[0] & 1:
         return ()
     numbers, once, several, reached = [UNKNOWN_NUMBER] * n, 0, 0, 1
-    for number, (bits, is_optional) in enumerate(steps, 1):
-        taken = reached & bits & (rest[number] >> 1)
+    for number, (allowed, may_be_missing) in enumerate(candidates, 1):
+        taken = reached & allowed & (rest[number] >> 1)
         several |= once & taken
         once |= taken
         taken &= ~several
@@ -221,7 +234,7 @@ def _numbers_between(
             lowest = taken & -taken
             numbers[lowest.bit_length() - 1] = number
             taken ^= lowest
-        reached = (reached & bits) << 1 | (reached if is_optional else 0)
+        reached = (reached & allowed) << 1 | (reached if may_be_missing else 0)
     return tuple(UNKNOWN_NUMBER if several >> index & 1 else number for index, number in enumerate(numbers))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from pgdecode.capture.undecided import SessionState
+from pgdecode.capture.undecided import Described, SessionState
 from pgdecode.files.file_metadata import CATALOG_KEY, TYPES_KEY
 from pgdecode.protocol.messages import COPY_XID, Relation
 from pgdecode.relations.catalog import RelationCatalog
@@ -90,7 +90,6 @@ class FileCatalog:
         same = [item for other, item in state.described.items() if other.relation_id == relation.relation_id]
         latest = max(same, key=lambda item: item.last)
         described = state.described.get(relation, latest._replace(first_xid=None))
-        last = described.last
         former = self._facts.get(relation)
         is_altered = former is not None and (
             facts.is_other(former) or (facts.has_same_list and facts.n_attributes != former.n_attributes)
@@ -103,20 +102,16 @@ class FileCatalog:
             facts = replace(facts, missing=tuple(old if new is None else new for new, old in values))
         self._facts[relation], self._positions[relation] = facts, latest.last
         stated = self._stated.setdefault(relation, [])
-        was_certain = relation in self._certain and not is_altered
-        former_position = stated.pop().position if stated and not is_altered else described.first
-        # A message of the transaction that has altered the table, or of a later one, describes it as it is now. Another
-        # one may describe a former state with the same names: the facts then apply to later messages only.
-        if was_certain:
-            position = former_position
-        elif _is_since(altered, described.first_xid) and altered != described.first_xid and not is_altered:
-            position = described.first
+        replaced = stated.pop() if stated and not is_altered else None
+        if is_altered or relation not in self._certain:
+            position = _first_certain(described, altered, is_altered=is_altered)
         else:
-            # A copy locks its tables.
-            is_certain = described.last_xid == COPY_XID or _is_since(altered, described.last_xid)
-            position = last if is_certain else latest.last + 1
-        (self._certain.discard if position > last else self._certain.add)(relation)
-        stated.append(StatedFacts(relation, position, facts))
+            position = described.first if replaced is None else replaced.position
+        if position is None:
+            self._certain.discard(relation)
+        else:
+            self._certain.add(relation)
+        stated.append(StatedFacts(relation, latest.last + 1 if position is None else position, facts))
 
     def _types_of_file(self, state: SessionState) -> tuple[UserType, ...]:
         """Describe the types that the file needs, as they are now; of those that were dropped, what is known."""
@@ -128,6 +123,20 @@ class FileCatalog:
             types |= {oid: self._types[oid] for oid in left}
             left = {oid for item in types.values() for oid in referred(item)}
         return tuple(types.values())
+
+
+def _first_certain(described: Described, altered: int | None, *, is_altered: bool) -> int | None:
+    """Find the first message that certainly describes a table as it is now; None if the last one may not.
+
+    A message of the transaction that has altered the table last, or of a later one, does so. Another one may describe a
+    former state with the same names. Nor need the first message, if the table was altered since an earlier look.
+    """
+    is_later = _is_since(altered, described.first_xid) and altered != described.first_xid
+    if is_later and not is_altered:
+        return described.first
+    # A copy locks its tables.
+    is_certain = described.last_xid == COPY_XID or _is_since(altered, described.last_xid)
+    return described.last if is_certain else None
 
 
 def _is_since(xid: int | None, later: int | None) -> bool:
