@@ -162,6 +162,23 @@ def test_rows_have_no_value_of_a_column_that_was_dropped_and_added_again(
         assert [row["a"] for row in apply_all(given, tmp_path)] == [value for value, _ in expected]
 
 
+def test_a_look_within_the_transaction_that_alters_a_table_counts_for_its_last_message() -> None:
+    slot, state = Slot(), SessionState()
+    catalog = FileCatalog(lambda oids, relations: AGAIN.read(700, relations))
+    for number in range(2):  # a look after each block: the column was dropped and added again after the first one
+        first = len(slot.payloads)
+        slot.start(700, first=number == 0)
+        slot.relation(TABLE, ["id", "a"], name="t", keys=["id"], xid=700)
+        slot.insert(TABLE, str(number), "a", xid=700)
+        slot.stop()
+        data = slot.payloads[first:]
+        batch = pa.record_batch({"seq": pa.array(range(first, len(slot.payloads))), "data": pa.array(data)})
+        state.add(Messages(batch, b"".join(item[:1] for item in data)), 0, len(data))
+        catalog.update(state)
+    facts = RelationCatalog.from_json(catalog.keys(state)[CATALOG_KEY]).facts
+    assert [(item.position, item.facts.attnums) for item in facts] == [(5, (1, 3))]
+
+
 def test_a_column_that_is_added_and_dropped_within_a_file_is_null_unless_the_table_was_rewritten(
     tmp_path: Path,
 ) -> None:

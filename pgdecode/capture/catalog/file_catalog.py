@@ -45,8 +45,9 @@ class FileCatalog:
         # What this run has read.
         self._types: dict[int, UserType] = {}
         self._facts: dict[Relation, RelationFacts] = {}
-        # Those that are certain to apply to the last message that described them.
-        self._certain: set[Relation] = set()
+        # Those that apply to the last message that described them, and whether the transaction of that message has not
+        # altered the table itself. Otherwise later messages of it may show that it did so after the first ones.
+        self._certain: dict[Relation, bool] = {}
         # The position of the last message that described the table of each of these relations then.
         self._positions: dict[Relation, int] = {}
         self._asked: set[int | Relation] = set()
@@ -103,14 +104,14 @@ class FileCatalog:
         self._facts[relation], self._positions[relation] = facts, latest.last
         stated = self._stated.setdefault(relation, [])
         replaced = stated.pop() if stated and not is_altered else None
-        if is_altered or relation not in self._certain:
-            position = _first_certain(described, altered, is_altered=is_altered)
-        else:
+        position: int | None
+        if self._certain.get(relation) and not is_altered:
             position = described.first if replaced is None else replaced.position
-        if position is None:
-            self._certain.discard(relation)
         else:
-            self._certain.add(relation)
+            position = _first_certain(described, altered, is_altered=is_altered)
+            self._certain.pop(relation, None)
+            if position is not None:
+                self._certain[relation] = altered != described.last_xid
         stated.append(StatedFacts(relation, latest.last + 1 if position is None else position, facts))
 
     def _types_of_file(self, state: SessionState) -> tuple[UserType, ...]:
