@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,7 +76,9 @@ class StatedFacts(NamedTuple):
     facts: RelationFacts
 
 
-def facts_between(relation: Relation, before: StatedFacts | None, after: StatedFacts | None) -> RelationFacts:
+def facts_between(
+    relation: Relation, before: StatedFacts | None, looks: Sequence[StatedFacts], after: StatedFacts | None
+) -> RelationFacts:
     """Derive the facts of a relation that was altered again before a look at the catalog.
 
     Of a table that was dropped before it, columns are followed by name, type and order.
@@ -86,6 +89,8 @@ def facts_between(relation: Relation, before: StatedFacts | None, after: StatedF
         As a message has described it.
     before : StatedFacts or None
         Facts of the version before it, if they are known.
+    looks : sequence of StatedFacts
+        Facts of states since then, of which it is not certain whether they are before it.
     after : StatedFacts or None
         Facts of a state of the table after it, if they are known.
 
@@ -95,10 +100,9 @@ def facts_between(relation: Relation, before: StatedFacts | None, after: StatedF
         A column that may be one of several, or a new one, has no number (`UNKNOWN_NUMBER`).
     """
     known, later = (None if item is None else item.facts for item in (before, after))
-    if after is not None:
-        attnums = numbers_between([column.name for column in relation.columns], before, after)
-    else:
-        attnums = () if before is None else _numbers_by_name(relation, before)
+    states = [before, *looks, after]
+    choices = [_numbers(relation, *pair) for pair in itertools.pairwise(states)]
+    attnums = _common_numbers([item for item in choices if item] or [(UNKNOWN_NUMBER,) * len(relation.columns)])
     former = {} if known is None else dict(zip(known.attnums, known.missing, strict=True))
     columns: dict[int, tuple[Column, str | None]] = {}
     if after is not None:
@@ -138,6 +142,16 @@ def facts_between(relation: Relation, before: StatedFacts | None, after: StatedF
     )
 
 
+def _numbers(relation: Relation, before: StatedFacts | None, after: StatedFacts | None) -> tuple[int, ...]:
+    if after is not None:
+        return _choice_between([column.name for column in relation.columns], before, after)
+    return () if before is None else _numbers_by_name(relation, before)
+
+
+def _common_numbers(choices: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(numbers[0] if len({*numbers}) == 1 else UNKNOWN_NUMBER for numbers in zip(*choices, strict=True))
+
+
 def _numbers_by_name(relation: Relation, before: StatedFacts) -> tuple[int, ...]:
     """Find the numbers of those columns that a former state had with the same names and types, in the same order."""
     columns = zip(before.relation.columns, before.facts.attnums, strict=True)
@@ -163,12 +177,14 @@ def numbers_between(names: Sequence[str], before: StatedFacts | None, after: Sta
     tuple of int
         `UNKNOWN_NUMBER` for a column with more than one choice, and for all columns if there is no choice.
     """
+    return _choice_between(names, before, after) or (UNKNOWN_NUMBER,) * len(names)
+
+
+def _choice_between(names: Sequence[str], before: StatedFacts | None, after: StatedFacts) -> tuple[int, ...]:
+    """Find the numbers, or none if there is no choice."""
     top = 0 if before is None else max(_names_by_number(before), default=0)
-    for is_renamed in (False, True):
-        found = _only_choice(len(names), top, _candidates(names, before, after, is_renamed=is_renamed))
-        if found:
-            return found
-    return (UNKNOWN_NUMBER,) * len(names)
+    candidates = (_candidates(names, before, after, is_renamed=is_renamed) for is_renamed in (False, True))
+    return next(filter(None, (_only_choice(len(names), top, item) for item in candidates)), ())
 
 
 def _candidates(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -567,22 +567,28 @@ class RelationTracker:
         before = self.versions[number] if number >= 0 else None
         if before is not None and before.facts is not None:
             known: StatedFacts | None = StatedFacts(before.relation, before.position, before.facts)
+            sent = self.common.get(relation.relation_id)
+            since = before.position if sent is None or sent.number != number else max(before.position, sent.position)
+            since, until = (bisect_right(stated, item, key=attrgetter("position")) for item in (since, position))
+            looks = [item for item in stated[since:until] if item.facts.may_follow(before.facts)]
         else:
             earlier = [item for item in stated if item.position <= position]
             known = max(earlier, key=lambda item: (item.position, item.relation == relation), default=None)
+            looks = []
         first = bisect_left(stated, position, key=attrgetter("position"))
         later_facts = (stated[index] for index in range(first, len(stated)))
         later = next((item for item in later_facts if known is None or item.facts.may_follow(known.facts)), None)
         if later is None:
             # Nothing says that the table has been altered since.
             last = self._last_facts.get(relation)
-            if last is not None and (known is None or last.facts.may_follow(known.facts)):
+            may_follow = last is not None and (known is None or last.facts.may_follow(known.facts))
+            if last is not None and may_follow and all(item.position <= last.position for item in looks):
                 return last.facts
             if known is None:
                 return None
         elif later.relation == relation and later.position == position:
             return later.facts
-        facts = facts_between(relation, known, later)
+        facts = facts_between(relation, known, looks, later)
         if known is None and later is not None and later.relation == relation and later.facts.attnums == facts.attnums:
             return replace(later.facts, n_attributes=facts.n_attributes)
         return facts

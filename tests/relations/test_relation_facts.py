@@ -109,6 +109,41 @@ def test_a_column_that_was_dropped_and_added_again_is_another_column() -> None:
 
 
 Numbers = dict[int, str]
+OLD: Numbers = {1: "id", 2: "a", 3: "b"}
+SWAPPED: Numbers = {1: "id", 3: "b", 4: "a"}
+
+
+@pytest.mark.parametrize(
+    ("again", "look", "last_look", "expected"),
+    [
+        # A message after a look may be from before it: then a was 2 and b was 3. Otherwise a is 3, and b is 4.
+        pytest.param(
+            "id a b", {1: "id", 3: "b", 4: "a"}, {1: "id", 3: "b", 4: "a"}, (1, 0, 0), id="names were swapped"
+        ),
+        pytest.param("id a b", {1: "id", 3: "b", 4: "a"}, None, (1, 0, 0), id="and nothing is known later"),
+        pytest.param("id b", {1: "id", 3: "b"}, {1: "id", 3: "c"}, (1, 3), id="dropped, then renamed"),
+        pytest.param(
+            "id a b c", {1: "id", 2: "a", 3: "b", 4: "c"}, {1: "id", 3: "b", 4: "c"}, (1, 2, 3, 4), id="added"
+        ),
+        pytest.param("id a c", {1: "id", 2: "a", 3: "c"}, {1: "id", 2: "a", 3: "d"}, (1, 2, 3), id="renamed twice"),
+    ],
+)
+def test_a_message_after_a_look_that_is_not_certain_may_be_from_before_it(
+    again: str, look: Numbers, last_look: Numbers | None, expected: tuple[int, ...]
+) -> None:
+    slot = slot_of(["id", "a", "b"], again.split())
+    first, second = (at for at, payload in enumerate(slot.payloads) if payload[:1] == b"R")
+    looks = [(first, OLD), (first + 2, look), (second + 2, last_look)]
+    items = []
+    for position, columns in looks:
+        if columns is not None:
+            relation = pgdecode.decode(slot_of([*columns.values()]).payloads[1])
+            assert isinstance(relation, Relation)
+            facts = facts_of((*columns,), (None,) * len(columns), (1,), STORAGE)
+            items.append(StatedFacts(relation, position, replace(facts, n_attributes=max(4, *columns))))
+    decoder = ChangeDecoder(catalog=RelationCatalog((), items))
+    decoder.decode(slot.payloads, range(len(slot.payloads)))
+    assert numbers(decoder.catalog.versions("public.t")[-1]) == expected
 
 
 @pytest.mark.parametrize(
