@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from pgdecode.relations.relation_json import (
     MAX_POSITION,
     MAX_XID,
     relation_from_json,
+    relation_to_json,
     stated_from_json,
     stated_to_json,
     type_from_json,
@@ -273,12 +273,7 @@ def _relations_to_json(relations: RelationTracker, position: int) -> dict[str, A
         "visible": [[oid, *sent] for oid, sent in _in_order(relations.common)],
         "types": [[sent.position, type_to_json(sent.type)] for _, sent in _in_order(relations.types)],
         "contradictions": [
-            [
-                asdict(item.relation),
-                item.position,
-                item.other_position,
-                item.common_position,
-            ]
+            [relation_to_json(item.relation), item.position, item.other_position, item.common_position]
             for _, item in _in_order(relations.contradictions)
         ],
         "scopes": [

@@ -13,7 +13,7 @@ from pgdecode.relations.relation_version import BEFORE, RelationVersion
 
 MAX_OID = MAX_XID = (1 << 32) - 1
 MAX_POSITION = (1 << 63) - 1
-_COLUMN = tuple(item.name for item in fields(Column))
+_RELATION, _COLUMN = (tuple(item.name for item in fields(kind)) for kind in (Relation, Column))
 
 
 def version_to_json(version: RelationVersion) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def version_to_json(version: RelationVersion) -> dict[str, Any]:
         "position": version.position,
         "xid": version.xid,
         "visible_from": version.visible_from,
-        "relation": asdict(version.relation),
+        "relation": relation_to_json(version.relation),
         "types": [type_to_json(item) for item in version.types],
         **facts,
     }
@@ -32,7 +32,7 @@ def version_to_json(version: RelationVersion) -> dict[str, Any]:
 def stated_to_json(stated: StatedFacts) -> dict[str, Any]:
     """Convert stated facts to JSON values."""
     # A footer may have thousands of them, so columns are lists.
-    relation = asdict(stated.relation)
+    relation = relation_to_json(stated.relation)
     relation["columns"] = [[*column.values()] for column in relation["columns"]]
     return {"position": stated.position, "relation": relation, "facts": _facts_to_json(stated.facts)}
 
@@ -95,8 +95,15 @@ def type_from_json(plain: Mapping[str, Any]) -> Type:
     return Type(type_id, _text(plain["namespace"]), _text(plain["name"]))
 
 
+def relation_to_json(relation: Relation) -> dict[str, Any]:
+    """Convert a Relation message to JSON values."""
+    # `asdict` would copy each value. Each table that is decoded has its versions in its metadata.
+    columns = [{name: getattr(column, name) for name in _COLUMN} for column in relation.columns]
+    return {name: getattr(relation, name) for name in _RELATION} | {"columns": columns}
+
+
 def relation_from_json(plain: Mapping[str, Any]) -> Relation:
-    """Convert back `asdict` of a Relation message outside streams.
+    """Convert back what `relation_to_json` returned for a message outside streams.
 
     Raises
     ------

@@ -138,11 +138,10 @@ def encoding_name(name: str) -> str:
     ValueError
         If there is no codec for the encoding.
     """
-    cleaned = _cleaned(name)
-    for known in CODECS:
-        if _cleaned(known) == cleaned:
-            return known
-    raise ValueError(f"encoding is {name!r}, expected one of {', '.join(CODECS)}")
+    known = _BY_CLEANED.get(_cleaned(name))
+    if known is None:
+        raise ValueError(f"encoding is {name!r}, expected one of {', '.join(CODECS)}")
+    return known
 
 
 def decoder(name: str) -> Callable[[bytes], str]:
@@ -167,6 +166,9 @@ def decoder(name: str) -> Callable[[bytes], str]:
 def _cleaned(name: str) -> str:
     """Keep letters and digits, as PostgreSQL does to compare encodings (clean_encoding_name, common/encnames.c)."""
     return "".join(filter(str.isalnum, name)).lower()
+
+
+_BY_CLEANED = {_cleaned(name): name for name in CODECS}
 
 
 def _supplier(lacking: Mapping[bytes, str]) -> Callable[[UnicodeError], tuple[str, int]]:
