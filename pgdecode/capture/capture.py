@@ -20,7 +20,7 @@ from pgdecode.capture.catalog.relation_facts import read_facts
 from pgdecode.capture.catalog.user_types import read_types
 from pgdecode.capture.channel import Channel, Session, SessionEnd
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, published_tables
+from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, published_names, published_tables
 from pgdecode.capture.errors import (
     LOCKED,
     UNDEFINED_OBJECT,
@@ -359,7 +359,7 @@ class Capture:
         if self._copy is True:
             return [table for table in published if table.oid not in done and table.oid not in journal.contents.copies]
         by_name = {table.full_name: table for table in published}
-        names = dict.fromkeys(name if name in by_name or "." in name else f"public.{name}" for name in self._copy or ())
+        names = published_names(self._copy or (), by_name)
         for name in names:
             if name not in by_name:
                 raise RequestError(

@@ -21,7 +21,7 @@ from pgdecode.lake.target import TableCounts, Target
 from pgdecode.lake.targets import lake_target
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.as_of import AsOf
-from pgdecode.protocol.errors import listed
+from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.options import SchemaChanges, Unwrap, check_option, options_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.table_names import named
@@ -264,8 +264,7 @@ class _Run:
         return {name: item for name, item in found.items() if "renamed" not in (item.replication or {})}
 
     def _is_chosen(self, name: str) -> bool:
-        tables = self._options.tables
-        return tables is None or any(named(table, {name}) == name for table in tables)
+        return self._progress.is_chosen(name, self._options.tables)
 
     def _next_group(self) -> dict[str, Applied]:
         """Return the tables at the least position that were not read to the end."""
@@ -309,11 +308,12 @@ class _Run:
                 )
 
     def _check_tables(self) -> None:
+        offered = self._progress.offered
         for table in self._options.tables or ():
-            if not any(named(table, {name}) == name for name in self._target.applied):
+            if named(table, offered) not in self._target.applied:
                 raise PathError(
-                    f"table {table}: no committed transaction of {self._options.source.path} describes or uses it; "
-                    f"there are {listed(sorted(self._target.applied))}"
+                    f"table {table}: no committed transaction of {self._options.source.path} describes or uses it"
+                    f"{did_you_mean(table, [*offered])}; there are {listed(sorted(offered))}"
                 )
 
     def _result(self) -> ApplyResult:

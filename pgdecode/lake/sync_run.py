@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pgdecode.capture import Capture, CaptureError, CaptureResult, RequestError, drop_slot
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.copy import published_tables
+from pgdecode.capture.copy import published_names, published_tables
 from pgdecode.capture.errors import UNDEFINED_OBJECT, FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, Log, plugin_options, read_log
 from pgdecode.capture.server import (
@@ -35,7 +35,7 @@ from pgdecode.lake.target import Target
 from pgdecode.lake.targets import lake_target
 from pgdecode.protocol.errors import did_you_mean
 from pgdecode.protocol.lsn import lsn_from_text, lsn_to_text
-from pgdecode.relations.table_names import name_parts, named_in_public, qualified_name, quoted_name
+from pgdecode.relations.table_names import name_parts, quoted_name
 from pgdecode.storage.durable import locked, make_folders, write_durably
 from pgdecode.storage.errors import StoreUnreachable
 
@@ -425,23 +425,19 @@ class Sync:
                 published = published_tables(connection, publications)
         except ServerError as error:
             raise RequestError(str(error)) from error
-        by_name = {qualified_name(item.namespace, item.name): item for item in published}
-        given = (named_in_public(name, [*by_name]) for name in self.tables)
+        by_name = {item.full_name: item for item in published}
+        given = published_names(self.tables, by_name)
         if unknown := next((name for name in given if name not in by_name), None):
             raise RequestError(f"table {unknown!r} is not published{did_you_mean(unknown, [*by_name])}")
         chosen = self._wanted([*by_name])
         if self.tables or self.exclude:
             self._names = chosen
-        return [
-            by_name[name].full_name
-            for name in chosen
-            if by_name[name].oid not in contents.copies or name in self._stale
-        ]
+        return [name for name in chosen if by_name[name].oid not in contents.copies or name in self._stale]
 
     def _wanted(self, names: Sequence[str]) -> list[str]:
         """List the tables of the call, which may be among these."""
-        wanted = [named_in_public(name, names) for name in self.tables] or [*names]
-        excluded = {named_in_public(name, names) for name in self.exclude}
+        wanted = published_names(self.tables, names) or [*names]
+        excluded = published_names(self.exclude, names)
         return [name for name in wanted if name not in excluded]
 
     def _apply(self, target: str, report: TargetReport) -> None:

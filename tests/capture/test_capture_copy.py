@@ -341,3 +341,18 @@ def test_the_command_copies_and_inspect_lists_the_copies(database: Database, tmp
         json.loads(pq.read_metadata(path).metadata[b"pgdecode.capture"]) for path in sorted(out.glob("*.parquet"))
     ]
     assert [item["table"] for footer in footers for item in footer["file"].get("copies", ())] == ["public.t"] * 2
+
+
+def test_tables_are_copied_by_the_names_that_all_commands_have(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        'CREATE SCHEMA "a.b"; CREATE TABLE "a.b".c (id int PRIMARY KEY); INSERT INTO "a.b".c VALUES (1);'
+        'CREATE SCHEMA a; CREATE TABLE a."b.c" (id int PRIMARY KEY); CREATE TABLE "x""y" (id int PRIMARY KEY)'
+    )
+    out = tmp_path / "out"
+    result = captured(database, out, ['"a.b".c', 'a."b.c"', 'public."x""y"', '"a.b"."c"'])
+    assert names(result) == ['"a.b".c', 'a."b.c"', 'public."x""y"']
+    capture = pgdecode.read_capture(out)
+    rows = [pgdecode.snapshot(capture.payloads, name, capture.positions).num_rows for name in names(result)]
+    assert rows == [1, 0, 0]
+    with pytest.raises(RequestError, match=r"""table 'a\.b\.c' is ambiguous: write "a\.b"\.c or a\."b\.c"$"""):
+        captured(database, out, "a.b.c")

@@ -16,6 +16,7 @@ import pgdecode
 from pgdecode.capture import Capture, RequestError, StoppedError
 from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, table_rows
 from pgdecode.capture.options import quoted_text, session_settings
+from pgdecode.relations.table_names import qualified_name
 from servers.connection import ServerError
 from support.tiers import full
 
@@ -71,7 +72,7 @@ def sent(database: Database, form: str = "text", *publications: str, encoding: s
             types.append(payload)
         elif payload[:1] == b"R":
             namespace, name = payload[5:].split(b"\0")[:2]
-            names[payload[1:5]] = full_name = f"{namespace.decode()}.{name.decode(encoding)}"
+            names[payload[1:5]] = full_name = qualified_name(namespace.decode(), name.decode(encoding))
             rows_before = [row for row in found.get(full_name, []) if row[:1] == b"I"]
             found[full_name] = [*types, payload, *rows_before]
             types = []

@@ -451,3 +451,17 @@ def test_a_capture_without_its_beginning_gives_only_tables_that_were_copied(tmp_
     shutil.copy(second, tmp_path)
     with pytest.raises(StaleTables, match="position 23: the payloads before it are missing"):
         apply(tmp_path, MemoryTarget())
+
+
+def test_a_name_that_may_mean_several_tables_is_an_error_with_their_names(tmp_path: Path) -> None:
+    slot = begun("id*", name="c", namespace="a.b")
+    slot.insert(T, "1")
+    slot.relation(OTHER, "id*", name="b.c", namespace="a")
+    slot.insert(OTHER, "2")
+    slot.commit()
+    raw, lake = written(tmp_path / "raw", slot), memory()
+    with pytest.raises(PathError, match=r"""table 'a\.b\.c' is ambiguous: write "a\.b"\.c or a\."b\.c"$"""):
+        apply(raw, lake.target, tables="a.b.c")
+    assert apply(raw, lake.target, tables='"a.b".c').tables.keys() == {'"a.b".c'}
+    with pytest.raises(PathError, match=r"""table a\.d: .* uses it; there are "a\.b"\.c, a\."b\.c"$"""):
+        apply(raw, memory().target, tables="a.d")

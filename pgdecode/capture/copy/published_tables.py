@@ -10,14 +10,14 @@ logicalrep_write_rel, replication/logical/proto.c; fetch_remote_table_info, repl
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pgdecode.capture.connection import Connection
 from pgdecode.capture.errors import RequestError
 from pgdecode.capture.options import quoted_text
-from pgdecode.relations.table_names import quoted_name
+from pgdecode.relations.table_names import named_in_public, qualified_name, quoted_name
 from pgdecode.types.pgtypes import FIRST_GENERATED_OID
 
 
@@ -99,13 +99,27 @@ class PublishedTable:
 
     @property
     def full_name(self) -> str:
-        """Schema and name with a dot."""
-        return f"{self.namespace}.{self.name}"
+        """Schema and name as "schema.table"."""
+        return qualified_name(self.namespace, self.name)
 
     @property
     def sql(self) -> str:
         """The name as SQL."""
         return f"{quoted_name(self.namespace)}.{quoted_name(self.name)}"
+
+
+def published_names(given: Iterable[str], known: Collection[str]) -> list[str]:
+    """Find the qualified names of tables that a user names, each once. Names that are not known stay.
+
+    Raises
+    ------
+    RequestError
+        If several tables can be meant.
+    """
+    try:
+        return list(dict.fromkeys(named_in_public(name, known) for name in given))
+    except KeyError as error:
+        raise RequestError(f"table {error.args[0]}") from None
 
 
 def published_tables(connection: Connection, publications: Sequence[str]) -> list[PublishedTable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,6 +32,7 @@ from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
 from pgdecode.rows.options import Options
+from pgdecode.storage.errors import PathError
 from pgdecode.types.user_types import UserType
 
 # Bytes of payloads of undecided transactions that stay in memory. The others go to files.
@@ -89,6 +90,8 @@ class Progress:
     built : set of int
         Tables that were built.
     notes : dict of str to None
+    offered : dict of str to None
+        The tables that the caller may have named, in the order in which they came up.
     """
 
     counts: dict[str, TableCounts] = field(default_factory=dict)
@@ -96,6 +99,23 @@ class Progress:
     builds: dict[int, str] = field(default_factory=dict)
     built: set[int] = field(default_factory=set)
     notes: dict[str, None] = field(default_factory=dict)
+    offered: dict[str, None] = field(default_factory=dict)
+
+    def is_chosen(self, name: str, tables: Sequence[str] | None) -> bool:
+        """Whether a table is one of those that the caller names.
+
+        Raises
+        ------
+        PathError
+            If the caller's name may mean another table, too.
+        """
+        if tables is None:
+            return True
+        self.offered[name] = None
+        try:
+            return any(named(table, {name}) == name == named(table, self.offered) for table in tables)
+        except KeyError as error:
+            raise PathError(f"table {error.args[0]}") from None
 
     def add(self, name: str, counts: TableCounts) -> None:
         """Add what a commit has done to a table."""
@@ -222,11 +242,8 @@ class Reading:
             return False
         if self._only is not None:
             return version.relation_id in self._only
-        tables = self._options.tables
-        if tables is None or version.relation_id in self._feeds:
-            return True
-        name = version.qualified_name
-        return any(named(table, {name}) == name for table in tables)
+        is_known = version.relation_id in self._feeds
+        return is_known or self._progress.is_chosen(version.qualified_name, self._options.tables)
 
     def _feed_of(self, layout: VersionLayout) -> TableFeed | None:
         """Return the feed of a table, which may be new to the target; None if its changes are not needed here."""

@@ -17,7 +17,7 @@ from pgdecode.arrow.json_text import flat
 from pgdecode.capture import Capture, RequestError, StoppedError
 from pgdecode.capture.catalog.user_types import read_types
 from pgdecode.capture.connection import Connection
-from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows
+from pgdecode.capture.copy import PublishedTable, Snapshot, TableRows, published_names
 from pgdecode.capture.errors import LOCKED, FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
@@ -32,7 +32,6 @@ from pgdecode.lake.verification.table_comparison import Comparison, compare_tabl
 from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import UnrepresentableValues
-from pgdecode.relations.table_names import named_in_public, qualified_name
 from pgdecode.rows.options import ApplyKeywords
 from pgdecode.rows.row_decoder import decode_rows
 from pgdecode.storage.errors import PathError
@@ -418,7 +417,7 @@ def _open_snapshot(
             publications = (contents.origin or {})["publications"]
             snapshot = Snapshot(dsn, publications, n_readers=connections, encoding=contents.encoding)
             try:
-                published = {qualified_name(item.namespace, item.name): item for item in snapshot.tables()}
+                published = {item.full_name: item for item in snapshot.tables()}
                 chosen = [*published] if tables is None else _names(tables, published)
                 notes = []
                 if target is not None:
@@ -445,11 +444,11 @@ def _open_snapshot(
 
 
 def _names(tables: Sequence[str], published: Mapping[str, PublishedTable]) -> list[str]:
-    found = [named_in_public(name, published) for name in tables]
+    found = published_names(tables, published)
     for name in found:
         if name not in published:
             raise RequestError(f"table {name!r} is not published by the publications of the folder")
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _primary_keys(catalog: Connection) -> dict[int, tuple[str, ...]]:
