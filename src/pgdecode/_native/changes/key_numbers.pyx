@@ -31,7 +31,8 @@ cdef uint64_t hash_of(const uint8_t *data, size_t size, uint64_t seed) noexcept 
         data += 8
         size -= 8
     word = 0
-    memcpy(&word, data, size)
+    if size:  # the key of a table without columns has no bytes, and no pointer to them
+        memcpy(&word, data, size)
     return mixed(found ^ word)
 
 
@@ -112,7 +113,7 @@ cdef class KeyTable:
                 if self.is_number:
                     return slot.number - 1
                 other = self.encoded_key(slot.number - 1, &other_size)
-                if other_size == size and memcmp(other, key, size) == 0:
+                if other_size == size and (size == 0 or memcmp(other, key, size) == 0):
                     return slot.number - 1
             at = (at + 1) & self.mask
         if not is_added or self.n == 0x7FFFFFFE:
@@ -120,7 +121,8 @@ cdef class KeyTable:
         if not self.is_number:
             if reserve(&self.encoded, size) != OK or reserve(&self.ends, 8) != OK:
                 return -1
-            memcpy(self.encoded.data + self.encoded.size, key, size)
+            if size:
+                memcpy(self.encoded.data + self.encoded.size, key, size)
             self.encoded.size += size
             end = <int64_t>self.encoded.size
             memcpy(self.ends.data + self.ends.size, &end, 8)
