@@ -126,7 +126,7 @@ class FileTable:
 
     def apply(self, net: pa.Table) -> None:
         """Apply net changes."""
-        if net.num_rows and net["_action"][0].as_py() == "truncate":
+        if net.num_rows and net.column(0)[0].as_py() == "truncate":
             self._replace([*self._files], ())
             self.counts.truncates += 1
             net = net.slice(1)

@@ -16,6 +16,7 @@ from pgdecode.lake.data_file import ColumnBounds, order_value
 from pgdecode.lake.table_format import TableFormat
 from pgdecode.lake.target import MissingRow
 from pgdecode.net.keys import KeyNumbers
+from pgdecode.net.schema import parts_of
 from pgdecode.net.touched_rows import one_array
 
 # How many new rows, or bytes of them, are gathered at once.
@@ -45,17 +46,18 @@ class NetRows:
     """
 
     def __init__(self, net: pa.Table, format: TableFormat, schema: pa.Schema) -> None:
-        before = one_array(net["_key_before"])
+        added, of_table = parts_of(net)
+        before = one_array(added["_key_before"])
         self.key = [item.name for item in before.type]
         # With a key of all columns, rows may be equal, and one that was inserted is none of those that are there.
         self.is_unique = len(self.key) < len(schema)
         # Taking rows of a column with several chunks would copy the whole column each time.
-        columns = [one_array(format.to_stored(net[item.name], item)) for item in schema]
+        columns = [one_array(format.to_stored(of_table[item.name], item)) for item in schema]
         self.rows = pa.Table.from_arrays(columns, schema=_nullable(schema))
-        self.is_upsert = one_array(pc.equal(net["_action"], "upsert"))
-        self._positions = net["_position"]
+        self.is_upsert = one_array(pc.equal(added["_action"], "upsert"))
+        self._positions = added["_position"]
         self._has_key = before.is_valid()
-        self._is_known = _known(net["_unknown"])
+        self._is_known = _known(added["_unknown"])
         self._sorted: dict[str, tuple[bool, pa.Array]] = {}
         self._numbers = KeyNumbers([schema.field(name) for name in self.key])
         keys = [self._key_column(before, format, schema.field(name)) for name in self.key]

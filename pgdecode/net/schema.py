@@ -24,6 +24,12 @@ _ADDED = ("_action", "_key_before", UNKNOWN.name)
 NET_COLUMNS = frozenset({*_ADDED, *(item.name for item in ABOUT)})
 
 
+def parts_of(net: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Divide net changes into the columns that they add and those of the table. Both may have the same names."""
+    n_added = len(NET_COLUMNS)
+    return net.select([*range(n_added)]), net.select([*range(n_added, net.num_columns)])
+
+
 def key_of(schema: pa.Schema, key: Sequence[str] | None) -> tuple[str, ...]:
     """Find the columns that tell the rows of a table apart: the given ones, the replica identity, or all columns.
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.target import ColumnSource, MissingRow, TableCounts, Target
-from pgdecode.net.schema import ABOUT
+from pgdecode.net.schema import parts_of
 
 Row = dict[str, Any]
-NET = {"_action", "_key_before", "_unknown", *(item.name for item in ABOUT)}
 
 
 class MemoryTable:
@@ -55,16 +54,17 @@ class MemoryTable:
 
     def apply(self, net: pa.Table) -> None:
         self._on_write("apply")
-        columns = [name for name in net.schema.names if name not in NET]
+        added, of_table = parts_of(net)
+        columns = of_table.schema.names
         assert columns == self.schema.names
         for name in columns:
-            assert net.schema.field(name).type == self.schema.field(name).type, name
-        changes = net.to_pylist()
+            assert of_table.schema.field(name).type == self.schema.field(name).type, name
+        changes, values = added.to_pylist(), of_table.to_pylist()
         if changes and changes[0]["_action"] == "truncate":
             self.rows = []
             self.counts.truncates += 1
-            changes = changes[1:]
-        key = [item.name for item in net.schema.field("_key_before").type]
+            changes, values = changes[1:], values[1:]
+        key = [item.name for item in added.schema.field("_key_before").type]
         by_key: dict[str, list[Row]] = {}
         for row in self.rows:
             by_key.setdefault(repr([row[name] for name in key]), []).append(row)
@@ -77,11 +77,10 @@ class MemoryTable:
             if change["_unknown"] and before[-1] is None:
                 raise MissingRow(change["_position"])
         new: list[Row] = []
-        for change, former in zip(changes, before, strict=True):
+        for change, row, former in zip(changes, values, before, strict=True):
             self.counts.upserts += change["_action"] == "upsert"
             self.counts.deletes += change["_action"] == "delete"
             if change["_action"] == "upsert":
-                row = {name: change[name] for name in columns}
                 row |= {name: (former or {})[name] for name in change["_unknown"]}
                 if len(key) < len(columns):
                     by_key.pop(repr([row[name] for name in key]), None)

@@ -47,6 +47,25 @@ def written(folder: Path, slot: Slot, start: int = 0, end: int | None = None) ->
     return folder
 
 
+def test_columns_may_have_the_names_of_those_that_changes_have(lake: Lake, tmp_path: Path) -> None:
+    slot = Slot()
+    slot.begin(700)
+    names = ["_op", "_action", "_unknown", "_key_before", "_old"]
+    slot.relation(T, names, keys=["_op"])
+    slot.insert(T, "1", "a", "large", None, "")
+    slot.insert(T, "2", "b", "x", "k", "")
+    first = next_transaction(slot, 701)
+    slot.update(T, "3", "c", UNCHANGED, "k", "", old=["1", None, None, None, None], old_type="K")
+    slot.delete(T, "2", None, None, None, None, old_type="K")
+    second = next_transaction(slot, 702)
+    slot.relation(T, [*names[:3], "_position", *names[4:]], keys=["_op"], types=[25, 25, 25, 25, 25])
+    slot.insert(T, "4", "d", "y", "p", "")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, [first, second])
+    assert lake.read(TABLE).schema.names == [*names[:3], "_position", "_old"]
+    assert lake.rows() == [("3", "c", "large", "k", ""), ("4", "d", "y", "p", "")]
+
+
 # -- columns ---------------------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE TABLE kinds (id int PRIMARY KEY, f float8, r real, n numeric(12,2), u numeric, b bool, j json, jb jsonb,
     d date, ts timestamp, tz timestamptz, ti time, iv interval, ba bytea, ia int[], ra int4range, m mood, ch char(5));
 CREATE TABLE bare (f float8, j json, s text); ALTER TABLE bare REPLICA IDENTITY FULL;
-CREATE TABLE empty (a int PRIMARY KEY, b text)
+CREATE TABLE empty (a int PRIMARY KEY, _op text)
 """
 ROWS = """
 INSERT INTO kinds SELECT g, (ARRAY['NaN', '-0', '0', 'Infinity', '1e-300'])[g % 5 + 1]::float8, g * 1.1, g / 3.0,

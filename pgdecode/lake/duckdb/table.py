@@ -13,13 +13,12 @@ import pyarrow.compute as pc
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.target import ColumnSource, MissingRow, TableCounts
-from pgdecode.net.schema import ABOUT, UNKNOWN
+from pgdecode.net.schema import parts_of
 from pgdecode.relations.schema_metadata import KEY, REPLICA_IDENTITY
 from pgdecode.relations.table_names import quoted_name as quoted
 
 CATALOG = "pgdecode"  # the name under which the database is attached
 _NEW_TABLE = "_pgdecode_new"
-_OWN_COLUMNS = {"_action", "_key_before", UNKNOWN.name, *(item.name for item in ABOUT)}
 # The order of types in which DuckDB converts values without loss.
 _WIDER = [("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE")]
 
@@ -167,7 +166,7 @@ class DuckDbTable:
         """Apply net changes."""
         with self._target.errors(self._name):
             self._target.begin()
-            if net.num_rows and net["_action"][0].as_py() == "truncate":
+            if net.num_rows and net.column(0)[0].as_py() == "truncate":
                 self._delete(f"DELETE FROM {self._table}")
                 self.counts.truncates += 1
                 net = net.slice(1)
@@ -205,8 +204,10 @@ class _FlatChanges:
 
     def __init__(self, net: pa.Table, has_negative_zeros: bool) -> None:
         self._has_negative_zeros = has_negative_zeros
-        before, unknown = net["_key_before"], net["_unknown"]
-        self.columns = [item for item in net.schema if item.name not in _OWN_COLUMNS]
+        added, of_table = parts_of(net)
+        before, unknown = added["_key_before"], added["_unknown"]
+        is_upsert = pc.equal(added["_action"], "upsert")
+        self.columns = [*of_table.schema]
         self._key = [*before.type]
         self.n_before = len(before) - before.null_count
         # Otherwise rows may be equal.
@@ -217,7 +218,7 @@ class _FlatChanges:
         self._unknown = [i for i, name in enumerate(names) if name in some]
         keys = [pc.struct_field(before, i) for i in range(len(self._key))]
         # Rows that are not upserts have nulls.
-        own = net.filter(pc.equal(net["_action"], "upsert"))
+        own = of_table.filter(is_upsert)
         self._is_nullable = [
             column.null_count > before.null_count or own[item.name].null_count > 0
             for item, column in zip(self._key, keys, strict=True)
@@ -225,12 +226,12 @@ class _FlatChanges:
         self.table = pa.table(
             {
                 "n": pa.array(range(net.num_rows), pa.int64()),
-                "position": net["_position"],
-                "is_upsert": pc.equal(net["_action"], "upsert"),
+                "position": added["_position"],
+                "is_upsert": is_upsert,
                 "has_before": before.is_valid(),
                 "unknown": unknown,
                 **{f"k{i}": column for i, column in enumerate(keys)},
-                **{f"c{i}": net[name] for i, name in enumerate(names)},
+                **{f"c{i}": of_table[name] for i, name in enumerate(names)},
             }
         )
 

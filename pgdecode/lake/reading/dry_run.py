@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.target import ColumnSource, TableCounts, Target
+from pgdecode.net.schema import parts_of
 
 
 class _CountedTable:
@@ -27,9 +28,10 @@ class _CountedTable:
 
     def apply(self, net: pa.Table) -> None:
         """Count net changes."""
-        actions = {item["values"]: item["counts"] for item in pc.value_counts(net["_action"]).to_pylist()}
+        added, _ = parts_of(net)
+        actions = {item["values"]: item["counts"] for item in pc.value_counts(added["_action"]).to_pylist()}
         upserts, deletes, truncates = (actions.get(name, 0) for name in ("upsert", "delete", "truncate"))
-        inserts = pc.sum(pc.and_(net["_key_before"].is_null(), pc.equal(net["_action"], "upsert"))).as_py() or 0
+        inserts = pc.sum(pc.and_(added["_key_before"].is_null(), pc.equal(added["_action"], "upsert"))).as_py() or 0
         self.counts.upserts += upserts
         self.counts.deletes += deletes
         self.counts.truncates += truncates
@@ -48,6 +50,7 @@ class DryRun(Target):
         super().__init__(target.name)
         self._target = target
         self._tables: dict[str, _CountedTable] = {}
+        self._rows: dict[str, int] = {}  # of tables that were committed
 
     @contextmanager
     def opened(self) -> Iterator[DryRun]:
@@ -59,20 +62,21 @@ class DryRun(Target):
     def table(self, name: str) -> _CountedTable:
         """Return a table."""
         if name not in self._tables:
-            rows = self._target.table(name).counts.rows if name in self._target.applied else 0
-            self._tables[name] = _CountedTable(rows)
+            if name not in self._rows:
+                self._rows[name] = self._target.table(name).counts.rows if name in self._target.applied else 0
+            self._tables[name] = _CountedTable(self._rows[name])
         return self._tables[name]
 
     def commit(self, applied: Mapping[str, Applied]) -> None:
         """Take note of the states."""
         for name in applied:
-            self._tables[name].counts = TableCounts(rows=self.table(name).counts.rows)
+            self._rows[name] = self.table(name).counts.rows
+            self._tables[name].counts = TableCounts(rows=self._rows[name])
         self.applied |= applied
 
     def roll_back(self) -> None:
         """Forget what was counted since the last commit."""
-        for name, table in self._tables.items():
-            table.counts = TableCounts(rows=table.counts.rows if name in self.applied else 0)
+        self._tables.clear()
 
     def read(self, name: str) -> pa.RecordBatchReader:
         """Read the rows of the target."""

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from pgdecode.arrow.null_arrays import null_array
 from pgdecode.datasets.errors import RunError
+from pgdecode.lake.reading.column_names import plain_text
 from pgdecode.lake.reading.schema_steps import SchemaStep
 from pgdecode.net.schema import NET_COLUMNS, UNKNOWN
 from pgdecode.net.touched_rows import converted
@@ -55,7 +56,9 @@ class KeptColumns:
         missing = [item.name for item in key if item.name not in self.columns]
         if missing or (len(key) == len(names) and not is_same):
             what = f"column {missing[0]!r} of the key is not in the target" if missing else "rows are compared whole"
-            raise RunError(f"table {self.name}: {what}: apply with schema_changes='evolve' into another target")
+            raise RunError(
+                f"table {self.name}: {plain_text(what)}: apply with schema_changes='evolve' into another target"
+            )
         sources = {kept: name for name, kept in self.columns.items()}
         before = net[_KEY].combine_chunks()
         parts = [self._converted(before.field(at), self.columns[item.name]) for at, item in enumerate(key)]
@@ -83,8 +86,8 @@ class KeptColumns:
             return converted(values, kind)
         except pa.ArrowException:
             raise RunError(
-                f"table {self.name}: column {name!r} has another type now, and a value does not fit {kind}: apply with "
-                "schema_changes='evolve' into another target"
+                f"table {self.name}: column {plain_text(repr(name))} has another type now, and a value does not fit "
+                f"{kind}: apply with schema_changes='evolve' into another target"
             ) from None
 
     def _unknown(self, net: pa.Table, dropped: list[str]) -> pa.Array:

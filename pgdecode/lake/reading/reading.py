@@ -18,6 +18,7 @@ from pgdecode.files.file_metadata import accepted_gaps, catalog_of, notes_of, so
 from pgdecode.files.ordered_files import OrderedBatch
 from pgdecode.files.payload_file import fingerprint_of
 from pgdecode.lake.applied import Applied
+from pgdecode.lake.reading.column_names import plain_name, plain_text, plain_version
 from pgdecode.lake.reading.payload_source import PayloadSource, first_position
 from pgdecode.lake.reading.replication import StateWriter, joined_state
 from pgdecode.lake.reading.table_feed import FeedOptions, Place, TableFeed, TableStale
@@ -367,7 +368,9 @@ class Reading:
                 remedy = (
                     f"; {self._options.target.name} was made with another choice: {with_other_option(self._options)}"
                 )
-            raise error.with_detail(f"{'' if name is None else f'table {name}: '}{error.detail}{remedy}") from error
+            raise error.with_detail(
+                f"{'' if name is None else f'table {name}: '}{plain_text(error.detail)}{remedy}"
+            ) from error
 
     def _begin(self, batch: OrderedBatch) -> tuple[OrderedBatch, bool]:
         """Return the rows of a batch up to the last commit, and whether it has later ones."""
@@ -416,7 +419,8 @@ class Reading:
             if feed.renamed is not None:
                 replication["renamed"] = feed.renamed
             if feed.kept is not None:
-                replication |= {"last": version_to_json(feed.kept.last), "columns": feed.kept.columns}
+                columns = {plain_name(name): plain_name(kept) for name, kept in feed.kept.columns.items()}
+                replication |= {"last": version_to_json(plain_version(feed.kept.last)), "columns": columns}
             applied[feed.name] = Applied(
                 position,
                 min(restart, position + 1),
@@ -424,7 +428,7 @@ class Reading:
                 self._last[1],
                 self._source,
                 self._options.described,
-                version_to_json(feed.version),
+                version_to_json(plain_version(feed.version)),
                 replication,
             )
         for name in applied:

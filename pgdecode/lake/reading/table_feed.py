@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,15 @@ import pyarrow.compute as pc
 from pgdecode.changes.table_rows import Table
 from pgdecode.datasets.errors import RunError
 from pgdecode.files.change_reader import TableError
+from pgdecode.lake.reading.column_names import (
+    marked_name,
+    marked_options,
+    marked_version,
+    plain_net,
+    plain_schema,
+    plain_sources,
+    plain_text,
+)
 from pgdecode.lake.reading.kept_columns import KeptColumns
 from pgdecode.lake.reading.schema_steps import SchemaStep, UnknownValues
 from pgdecode.lake.reading.version_rows import VersionLayout
@@ -63,13 +72,12 @@ class FeedOptions:
 
     def key_of(self, name: str, version: RelationVersion) -> tuple[str, ...] | None:
         """Return the key of a table if it is not the replica identity."""
+        key: Sequence[str] | None = None
         if isinstance(self.key, Mapping) and name in self.key:
-            return tuple(self.key[name])
-        if version.replica_identity != "f":
-            return None
-        if self.key is not None and not isinstance(self.key, Mapping):
-            return tuple(self.key)
-        return version.primary_key or None
+            key = self.key[name]
+        elif version.replica_identity == "f":
+            key = version.primary_key or None if self.key is None or isinstance(self.key, Mapping) else self.key
+        return None if key is None else tuple(marked_name(item, self.options) for item in key)
 
 
 class TableFeed:
@@ -102,10 +110,12 @@ class TableFeed:
         version: RelationVersion | None = None,
         stale: Place | None = None,
     ) -> None:
-        self.name, self._target, self._options = name, target, options
-        self.version, self.stale = version, stale
+        self.name, self._target = name, target
+        self._options = replace(options, options=marked_options(options.options))
+        self.version = None if version is None else marked_version(version, options.options)
+        self.stale = stale
         self._layout: VersionLayout | None = None
-        self._schema: pa.Schema | None = None if version is None else self._columns_of(version)
+        self._schema: pa.Schema | None = None if self.version is None else self._columns_of(self.version)
         self._net: NetChanges | None = None
         self._place: Place = (-1, -1)
         self.renamed: str | None = None
@@ -122,10 +132,12 @@ class TableFeed:
             The columns of the target by those of the last version.
         """
         if self._options.schema_changes == "ignore" and self.version is not None and self._schema is not None:
-            names = self._schema.names
-            version = self.version if last is None else version_from_json(last)
-            same = dict(zip(names, names, strict=True))
-            self.kept = KeptColumns(self.name, self._schema, version, same if columns is None else columns)
+            options = self._options.options
+            version = self.version if last is None else marked_version(version_from_json(last), options)
+            names = dict(zip(self._schema.names, self._schema.names, strict=True))
+            if columns is not None:
+                names = {marked_name(name, options): marked_name(kept, options) for name, kept in columns.items()}
+            self.kept = KeptColumns(self.name, self._schema, version, names)
 
     # -- columns and key of a version ----------------------------------------------------------------------------------
 
@@ -135,7 +147,7 @@ class TableFeed:
         try:
             found = net_schema((table or Table([version], self._options.options)).schema, key)
         except ValueError as error:
-            raise TableError(self.name, str(error)) from error
+            raise TableError(self.name, plain_text(str(error))) from error
         fields = [item for item in found if item.name not in NET_COLUMNS]
         has_identity = version.replica_identity != "f" and any(item.flags & 1 for item in version.columns)
         if key is None and not has_identity:
@@ -193,7 +205,7 @@ class TableFeed:
         before, old = self.version, self._schema
         if before is None or old is None or before.relation_id != layout.relation_id:
             self._net = None
-            self._target.table(self.name).create(new)
+            self._target.table(self.name).create(plain_schema(new))
         elif self.kept is not None:
             self._keep(self.kept, layout, new)
             return
@@ -219,16 +231,17 @@ class TableFeed:
             return
         if self._options.schema_changes == "fail":
             raise RunError(
-                f"table {self.name}: position {self._place[1]}: {step.text}: apply with schema_changes='evolve', or "
-                "into another target"
+                f"table {self.name}: position {self._place[1]}: {plain_text(step.text)}: apply with "
+                "schema_changes='evolve', or into another target"
             )
         if is_truncated:
-            self._target.table(self.name).create(step.new)
+            self._target.table(self.name).create(plain_schema(step.new))
             return
         self.flush()
         table = self._target.table(self.name)
         try:
-            table.evolve(step.new, step.columns(is_empty=table.counts.rows == 0))
+            columns = step.columns(is_empty=table.counts.rows == 0)
+            table.evolve(plain_schema(step.new), plain_sources(columns))
         except UnknownValues as error:
             raise self._stale(str(error)) from error
 
@@ -252,12 +265,13 @@ class TableFeed:
         if self.kept is not None:
             net = self.kept.net(net)
         try:
-            self._target.table(self.name).apply(net)
+            self._target.table(self.name).apply(plain_net(net))
         except MissingRow as error:
             raise self._stale(str(error)) from error
 
     def _stale(self, reason: str) -> TableStale:
         assert self.version is not None
+        reason = plain_text(reason)
         where = "" if reason.startswith("position ") else f"position {self._place[1]}: "
         return TableStale(self.version.relation_id, self.name, self._place, f"{where}{reason}")
 

@@ -13,6 +13,7 @@ from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.changes.table_rows import Table, TableBuilder
 from pgdecode.files.change_reader import TableError
+from pgdecode.lake.reading.column_names import marked_options, marked_version
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.options import Options
 
@@ -60,7 +61,7 @@ class VersionOutput:
     tables: Sequence[str | int] | None = None
 
     def __init__(self, options: Options, is_wanted: Callable[[RelationVersion], bool]) -> None:
-        self._options = options
+        self._options = marked_options(options)
         self._is_wanted = is_wanted
         self._layouts: dict[int, VersionLayout] = {}  # by OID: the last one
         self._builders: dict[VersionLayout, _Builder] = {}
@@ -74,6 +75,7 @@ class VersionOutput:
         for number, version in enumerate(versions[self._n_versions :], self._n_versions):
             if not version.relation_id or not self._is_wanted(version):
                 continue
+            version = marked_version(version, self._options)
             layout = self._layouts.get(version.relation_id)
             if layout is None or not layout.version.is_like(version):
                 try:

@@ -14,6 +14,7 @@ from pgdecode.lake.applied import Applied
 from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.target import ColumnSource, TableCounts, Target
 from pgdecode.lake.verification.table_comparison import hashes_of
+from pgdecode.net.schema import parts_of
 from pgdecode.net.touched_rows import one_array
 
 # The hash of a key.
@@ -56,22 +57,22 @@ class _Layer:
 
     def apply(self, net: pa.Table) -> None:
         """Apply net changes, as `TargetTable.apply` does."""
-        if len(net) and net["_action"][0].as_py() == "truncate":
+        if len(net) and net.column(0)[0].as_py() == "truncate":
             self._is_truncated, self._n_below = True, 0
             self._removed, self._rows = {}, {}
             net = net.slice(1)
         if not len(net):
             return
-        kind = net.schema.field("_key_before").type
-        self._key = [item.name for item in kind]
+        added, of_table = parts_of(net)
+        before = one_array(added["_key_before"])
+        self._key = [item.name for item in before.type]
         is_whole = len(self._key) == len(self.schema)
-        columns = {name: to_stored(net[name], self.schema.field(name).type) for name in self.schema.names}
-        before = one_array(net["_key_before"])
+        columns = {name: to_stored(of_table[name], self.schema.field(name).type) for name in self.schema.names}
         parts = [to_stored(pc.struct_field(before, name), self.schema.field(name).type) for name in self._key]
         wanted = _keys(pa.RecordBatch.from_arrays(parts, self._key))
         own = _keys(pa.table([columns[name] for name in self._key], self._key))
         has_before = before.is_valid().to_pylist()
-        actions, unknown = net["_action"].to_pylist(), net["_unknown"].to_pylist()
+        actions, unknown = added["_action"].to_pylist(), added["_unknown"].to_pylist()
         former: list[_Row | _Key | None] = [
             self._take(key) if is_there else None for key, is_there in zip(wanted, has_before, strict=True)
         ]

@@ -23,6 +23,7 @@ from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import StaleTables, apply
+from pgdecode.lake.reading.column_names import marked_relation
 from pgdecode.lake.reading.reading import version_of
 from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.target import Target
@@ -109,9 +110,9 @@ class _ServerTable:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read and decode the rows."""
-        names = self.columns
+        names, relation = self.columns, marked_relation(self.rows.relation)
         for payloads in self.rows:
-            found = decode_rows(payloads, self.rows.relation, threads=all_cores(), **self.options)
+            found = decode_rows(payloads, relation, threads=all_cores(), **self.options)
             # The columns of the table come after those about the change.
             yield pa.RecordBatch.from_arrays(found.columns[found.num_columns - len(names) :], names)
 
