@@ -465,6 +465,27 @@ def test_a_dry_run_counts_and_writes_nothing(lake: Lake, tmp_path: Path) -> None
     assert lake.rows() == [("1", "x")]
 
 
+def test_a_dry_run_counts_the_rows_of_other_tables_once_if_a_table_is_stale(tmp_path: Path) -> None:
+    slot = begun("id* a", types=[25, 23])
+    slot.insert(T, "1", "7")
+    slot.relation(OTHER, "id* b")
+    slot.insert(OTHER, "1", "x")
+    cut = next_transaction(slot, 701)
+    slot.insert(T, "3", "9")
+    slot.relation(T, "id* a", types=[25, 20])
+    slot.insert(T, "2", "8")
+    slot.relation(OTHER, "id* b now")
+    slot.insert(OTHER, "2", "y", "z")
+    slot.commit()
+    raw, lake = written(tmp_path / "raw", slot, 0, cut), memory()
+    apply(raw, lake.target)
+    written(raw, slot, cut)
+    for is_dry in (True, False):
+        with pytest.raises(StaleTables) as error:
+            apply(raw, lake.target, dry_run=is_dry)
+        assert error.value.result.tables[TABLE].rows == 3
+
+
 def test_a_capture_without_its_beginning_gives_only_tables_that_were_copied(tmp_path: Path) -> None:
     _, second = sorted((captures.DATA / "capture").glob("*.parquet"))
     shutil.copy(second, tmp_path)
