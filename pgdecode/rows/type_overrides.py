@@ -19,6 +19,7 @@ from pgdecode.types.pgtypes import (
     as_text,
     named,
     numeric_as_float8,
+    text_as_sent,
 )
 from pgdecode.types.type_parser import BY_OID, EXTENSIONS, InvalidTypes, builtin_name, declared, without_underscore
 
@@ -48,10 +49,19 @@ class Overrides:
 
     def decoding(self, column: Column, message: Type | None) -> Decoding | None:
         """Find the decoding of a column, with the Type message of its type, if any; None if the type is unknown."""
+        of_column, of_type = self.columns.get(column.name), self._of_type(column.type_id, message)
+        if of_column is not None and of_type is not None and declared(of_column, self._types).oid == TEXT_OID:
+            # The type tells how the text of binary values is made.
+            return text_as_sent(self._decoding_as(of_type, column, message))
+        wanted = of_column or of_type
+        if wanted is not None:
+            return self._decoding_as(wanted, column, message)
+        own, _ = _own(column, message)
+        return self._of_former_type(message) if own is None and message is not None else own
+
+    def _decoding_as(self, wanted: str, column: Column, message: Type | None) -> Decoding:
+        """Return the decoding of a column to a type that the caller names."""
         own, certain = _own(column, message)
-        wanted = self.columns.get(column.name) or self._of_type(column.type_id, message)
-        if wanted is None:
-            return self._of_former_type(message) if own is None and message is not None else own
         target = declared(wanted, self._types)
         # The caller defines what a user-defined type is. Values of a known type can only be converted.
         if own is None or (not certain and target.oid != TEXT_OID):

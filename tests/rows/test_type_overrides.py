@@ -98,6 +98,20 @@ def test_a_composite_as_text_is_printed_from_binary_as_the_server_prints_it() ->
         assert binary[name].equals(recorded("text", unrepresentable="null")[name])
 
 
+def test_columns_as_text_are_printed_from_binary_by_the_types_that_are_described() -> None:
+    text = {column.name: "text" for column in RELATION.columns}
+    binary = recorded("binary", types=SAID, columns=text)
+    sent = [None if value is None else value.decode() for value in cells("text", RELATION.columns.index(PERSON))]
+    assert binary["p"].to_pylist() == sent
+    assert binary.equals(recorded("text", types=SAID, columns=text))
+    # range_send of an empty range is one byte: RANGE_EMPTY, utils/rangetypes.h.
+    ranges = {20001: "range(float8)"}
+    assert one(20001, b"\x01", binary=True, types=ranges, columns={"v": "text"}).to_pylist() == ["empty"]
+    money = one(790, (1234).to_bytes(8, "big"), binary=True, types={"money": "money(2)"}, columns={"v": "text"})
+    assert money.to_pylist() == ["12.34"]
+    assert one(790, b"$12.34", types={"money": "money(2)"}, columns={"v": "text"}).to_pylist() == ["$12.34"]
+
+
 def test_a_described_composite_is_printed_as_the_server_prints_it() -> None:
     # The fields that are composites or enums have OIDs that only the description knows.
     person = as_text(declared(SAID["public.person"], SAID))
