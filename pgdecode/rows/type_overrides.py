@@ -50,19 +50,15 @@ class Overrides:
     def decoding(self, column: Column, message: Type | None) -> Decoding | None:
         """Find the decoding of a column, with the Type message of its type, if any; None if the type is unknown."""
         of_column, of_type = self.columns.get(column.name), self._of_type(column.type_id, message)
-        if of_column is not None and of_type is not None and declared(of_column, self._types).oid == TEXT_OID:
-            # The type tells how the text of binary values is made.
-            return text_as_sent(self._decoding_as(of_type, column, message))
-        wanted = of_column or of_type
-        if wanted is not None:
-            return self._decoding_as(wanted, column, message)
-        own, _ = _own(column, message)
-        return self._of_former_type(message) if own is None and message is not None else own
-
-    def _decoding_as(self, wanted: str, column: Column, message: Type | None) -> Decoding:
-        """Return the decoding of a column to a type that the caller names."""
         own, certain = _own(column, message)
+        wanted = of_column or of_type
+        if wanted is None:
+            return self._of_former_type(message) if own is None and message is not None else own
         target = declared(wanted, self._types)
+        if of_column and of_type and target.oid == TEXT_OID and (own is None or _is_money(own)):
+            # Only the description of the type tells what binary values consist of.
+            described = declared(of_type, self._types)
+            return text_as_sent(described if own is None else _converted(own, described) or own)
         # The caller defines what a user-defined type is. Values of a known type can only be converted.
         if own is None or (not certain and target.oid != TEXT_OID):
             return target
@@ -112,6 +108,10 @@ class Overrides:
         # A domain's message has the name of its base type. In other schemas, only extensions' types are known by name.
         is_known = message.namespace in ("", "pg_catalog") or message.name.removeprefix("_") in EXTENSIONS
         return self._by_name.get(without_underscore(message.name)) if is_known else None
+
+
+def _is_money(decoding: Decoding) -> bool:
+    return "money" in (decoding.codec, decoding.element and decoding.element.codec)
 
 
 def _name(column: Column, message: Type | None) -> str:

@@ -109,6 +109,8 @@ def test_columns_as_text_are_printed_from_binary_by_the_types_that_are_described
     assert one(20001, b"\x01", binary=True, types=ranges, columns={"v": "text"}).to_pylist() == ["empty"]
     money = one(790, (1234).to_bytes(8, "big"), binary=True, types={"money": "money(2)"}, columns={"v": "text"})
     assert money.to_pylist() == ["12.34"]
+    with pytest.raises(pgdecode.Unrepresentable):
+        one(790, b"12345678", binary=True, types={"money": "text"}, columns={"v": "text"})
     assert one(790, b"$12.34", types={"money": "money(2)"}, columns={"v": "text"}).to_pylist() == ["$12.34"]
 
 
