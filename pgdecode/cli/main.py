@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -46,6 +47,7 @@ _FLAGS |= {
     name: f"--{name}".replace("_", "-")
     for name in ("catalog", "accept_gap", "unwrap", "in_stream", "overwrite", "schema_changes")
 }
+_COPY = re.compile(r"capture with copy='([^'\n]+)'")
 _PARAMETER = re.compile(rf"""\b({"|".join(_FLAGS)})=(?:True|"(\w+)"|'(\w+)')?""")
 
 
@@ -178,6 +180,7 @@ def in_shell(text: str) -> str:
     for parameter, option in _OPTIONS.items():
         text = text.replace(parameter, option)
     text = _TYPE.sub(r"--types '\1=\2'", text)
+    text = _COPY.sub(lambda found: f"capture DSN RAW --until now --copy {shlex.quote(found[1])}", text)
     return _PARAMETER.sub(lambda found: " ".join([_FLAGS[found[1]], *filter(None, [found[2] or found[3]])]), text)
 
 

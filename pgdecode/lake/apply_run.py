@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -104,16 +104,22 @@ class StaleTables(RunError):
         What was done to all tables.
     tables : dict of str to str
         The reason, by the name of the table.
+    choices : dict of str to str
+        What helps, other than a copy alone, for tables that have a value which Arrow does not have.
     """
 
-    def __init__(self, tables: Mapping[str, str], result: ApplyResult) -> None:
+    def __init__(self, stale: Collection[TableStale], other_option: str, result: ApplyResult) -> None:
+        stale = sorted(stale, key=lambda item: item.name)
+        self.tables, self.result = {item.name: item.reason for item in stale}, result
+        choice = f"{other_option}; or change the value on the server, and "
+        self.choices = {item.name: choice for item in stale if item.is_value}
         super().__init__(
             "\n".join(
-                f"table {name}: {reason}; copy the table again: pgdecode capture with copy={name!r}"
-                for name, reason in tables.items()
+                f"table {name}: {reason}; {self.choices.get(name, '')}copy it again: pgdecode capture with "
+                f"copy={name!r}"
+                for name, reason in self.tables.items()
             )
         )
-        self.tables, self.result = dict(tables), result
 
 
 @with_options()
@@ -183,7 +189,7 @@ def apply(
     ------
     StaleTables
         If the rows of a table cannot be known from a change on, such as those of a column that was added without a
-        known default. The other tables are applied.
+        known default, or have a value that Arrow does not have (`unrepresentable`). The other tables are applied.
     RunError
         If the payloads do not follow those that were applied, or options are others; if another process writes.
     PathError, FileFault
@@ -252,9 +258,8 @@ class _Run:
             else:
                 break
         result = self._result()
-        stale = {name: reason for _, name, reason in self._progress.stale.values()}
-        if stale:
-            raise StaleTables(stale, result)
+        if stale := self._progress.stale.values():
+            raise StaleTables(stale, with_other_option(self._options), result)
         self._check_tables()
         return result
 
@@ -288,7 +293,7 @@ class _Run:
                     reading.run(self._workers, on_rows)
             except TableStale as error:
                 self._target.roll_back()
-                self._progress.stale[error.relation_id] = (error.place, error.name, error.reason)
+                self._progress.stale[error.relation_id] = error
                 return
         self._has_added = self._has_added or is_first
         self._finished |= {*group, *reading.tables.values()}
@@ -304,7 +309,7 @@ class _Run:
             if before != value:
                 raise RunError(
                     f"table {name}: was applied with {option}={before!r}, and not {value!r}: use the same, or another "
-                    f"target. To change {self._target.name}, {with_other_option(self._options)}"
+                    f"target. To change it, {with_other_option(self._options)}"
                 )
 
     def _check_tables(self) -> None:

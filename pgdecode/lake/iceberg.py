@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg import exceptions
 from pyiceberg import types as iceberg_types
 from pyiceberg.catalog import Catalog, load_catalog
@@ -23,6 +24,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import ARROW_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -757,9 +760,10 @@ def _entry(metadata: TableMetadata, file: DataFile) -> Entry:
     assert file.metadata is not None
     # The file has the names and types from when it was written.
     schema = pyarrow_to_schema(file.metadata.schema.to_arrow_schema())
-    statistics = data_file_statistics_from_parquet_metadata(
-        file.metadata, compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
-    )
+    plan, ids = compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
+    for path in _beyond_python(file.metadata):
+        plan[ids[path]] = replace(plan[ids[path]], mode=MetricsMode(MetricModeTypes.COUNTS))
+    statistics = data_file_statistics_from_parquet_metadata(file.metadata, plan, ids)
     entry = Entry.from_args(
         content=DataFileContent.DATA,
         file_path=file.path,
@@ -775,6 +779,20 @@ def _entry(metadata: TableMetadata, file: DataFile) -> Entry:
     # Entries that are read have it as an attribute. The next commit may remove the file.
     entry.spec_id = metadata.default_spec_id
     return entry
+
+
+def _beyond_python(metadata: pq.FileMetaData) -> set[str]:
+    """Find the columns with dates and times outside of the years 1 to 9999, of which pyiceberg cannot make bounds."""
+    kinds = [metadata.schema.column(index) for index in range(metadata.num_columns)]
+    temporal = [index for index, kind in enumerate(kinds) if kind.logical_type.type in ("DATE", "TIMESTAMP")]
+    found = set()
+    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
+        for column in map(group.column, temporal):
+            try:
+                _ = column.statistics and (column.statistics.min, column.statistics.max)
+            except OverflowError:
+                found.add(column.path_in_schema)
+    return found
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

@@ -239,9 +239,9 @@ class Sync:
                     self._sleep(start + every)
                 elif self._stopping:
                     return report
-                elif self.copy_again and isinstance(failure, StaleTables) and not {*failure.tables} <= {*self._stale}:
-                    self._stale = failure.tables
-                    for name, reason in failure.tables.items():
+                elif not {*(again := self._to_copy_again(failure))} <= {*self._stale}:
+                    self._stale = again
+                    for name, reason in again.items():
                         self.on_warning(f"table {name} is copied again: {reason}")
                 else:
                     failing_since = failing_since or start
@@ -258,6 +258,12 @@ class Sync:
                     self._sleep(time.monotonic() + min(_RETRY_SECONDS, left))
                 if self._stopping:
                     return report
+
+    def _to_copy_again(self, failure: Exception) -> dict[str, str]:
+        """Return the stale tables that a copy mends, and the reasons."""
+        if not self.copy_again or not isinstance(failure, StaleTables):
+            return {}
+        return {name: reason for name, reason in failure.tables.items() if name not in failure.choices}
 
     def _sleep(self, until: float) -> None:
         while not self._stopping and (left := until - time.monotonic()) > 0:
@@ -533,7 +539,7 @@ def read_sync_status(dsn: str, raw: Path, max_lag: float | None = None) -> tuple
         wrong.append("no cycle has ended")
     wrong += [report["error"]] if report.get("error") else []
     for name, target in report.get("targets", {}).items():
-        wrong += [f"{name}: {target['error']}"] if target.get("error") else []
+        wrong += [f"{name}: {line}" for line in (target.get("error") or "").splitlines()]
         seconds = None if target.get("last_success") is None else time.time() - target["last_success"]
         if max_lag is not None and (seconds is None or seconds > max_lag):
             ago = "no cycle was successful" if seconds is None else f"the last success is {seconds:,.0f} s ago"

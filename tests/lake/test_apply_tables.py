@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from net.test_net_public_cases import T, begun, with_facts
 
 from pgdecode import RelationCatalog
 from pgdecode.datasets.errors import RunError
+from pgdecode.files.payload_file import FileFault
 from pgdecode.lake import StaleTables, apply
 from pgdecode.lake.applied import Applied
 from pgdecode.storage.errors import PathError
@@ -64,6 +65,52 @@ def test_columns_may_have_the_names_of_those_that_changes_have(lake: Lake, tmp_p
     lake.apply_batches(tmp_path / "raw", slot.payloads, [first, second])
     assert lake.read(TABLE).schema.names == [*names[:3], "_position", "_old"]
     assert lake.rows() == [("3", "c", "large", "k", ""), ("4", "d", "y", "p", "")]
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["known table", "new table"])
+def test_only_the_table_with_a_value_that_arrow_does_not_have_stays_behind(
+    lake: Lake, tmp_path: Path, is_new: bool
+) -> None:
+    slot, raw = Slot(), tmp_path / "raw"
+    slot.begin(700)
+    slot.relation(OTHER, ["id"], keys=["id"])
+    slot.insert(OTHER, "1")
+    slot.relation(T, ["id", "_error"], keys=["id"], types=[25, 1184])
+    if not is_new:
+        slot.insert(T, "1", "2026-11-28 12:00:00+00")
+    cuts = [0, next_transaction(slot, 701)]
+    slot.insert(T, "2", "2026-11-28 12:00:00+00")
+    slot.insert(T, "3", "infinity")
+    slot.insert(OTHER, "2")
+    cuts.append(next_transaction(slot, 702))
+    slot.insert(T, "4", "-infinity")
+    slot.insert(OTHER, "3")
+    cuts.append(next_transaction(slot, 703))
+    slot.insert(T, "5", "infinity")
+    slot.truncate(T)
+    slot.insert(T, "6", "2026-11-28 12:00:00+00")
+    slot.commit()
+    for n_batches, (start, end) in enumerate(pairwise([*cuts, len(slot.payloads)])):
+        written(raw, slot, start, end)
+        if n_batches in (1, 2):
+            for _ in range(2):
+                with pytest.raises(StaleTables, match=f"{TABLE}: position {cuts[1] + 2}: column '_error' does not fit"):
+                    apply(raw, lake.target, workers=1)
+            assert is_new or len(lake.rows()) == 1
+            assert lake.rows(f"public.t{OTHER}") == [(str(number),) for number in range(1, n_batches + 2)]
+        else:
+            apply(raw, lake.target, workers=1)
+    assert [row[0] for row in lake.rows()] == ["6"]
+    assert len(lake.rows(f"public.t{OTHER}")) == 3
+    # A value that is no time is an error of the call.
+    slot.begin(704)
+    slot.insert(OTHER, "4")
+    slot.insert(T, "7", "infinity")
+    slot.insert(T, "8", "never")
+    slot.commit()
+    written(raw, slot, slot.payloads.index(slot.payloads[-1]) - 4)
+    with pytest.raises(FileFault, match="column '_error'"):
+        apply(raw, lake.target, workers=1)
 
 
 # -- columns ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -432,26 +433,65 @@ def test_a_table_that_is_altered_several_times_between_two_cycles_equals_the_ser
         assert result.is_equal, result
 
 
-def test_a_value_that_arrow_does_not_have_names_its_table_and_how_the_target_is_made_anew(
-    database: Database, tmp_path: Path, run: Shell
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["parquet", "duckdb", "delta", "iceberg"])
+def test_a_value_that_arrow_does_not_have_keeps_only_its_table_behind(
+    database: Database, tmp_path: Path, run: Shell, kind: str
 ) -> None:
+    if kind != "parquet":
+        pytest.importorskip({"duckdb": "duckdb", "delta": "deltalake", "iceberg": "pyiceberg"}[kind])
     raw, lake = tmp_path / "raw", tmp_path / "lake"
-    words = ["sync", database.dsn, f"parquet:{lake}", "--raw", raw, "--slot", database.slot, "--publication", "p"]
-    database.execute("CREATE TABLE visits (id int PRIMARY KEY, at timestamptz); INSERT INTO visits VALUES (1, now())")
-    assert run(*words, "--create-slot").code == 0
-    database.execute("INSERT INTO visits VALUES (2, 'infinity'); INSERT INTO t VALUES (1, 'one')")
-    remedy = f"delete it, and apply {raw} again with the option"
-    done = run(*words)
-    assert (done.code, "captured" in done.err) == (1, True), done
-    before = json.loads((raw / "_sync.json").read_text())["targets"]
-    assert f"commit {before[f'parquet:{lake}']['commit_lsn']}\n" in run(*words, "--status").out
-    assert (
-        "table public.visits: column 'at' does not fit its Arrow type (choose with --unrepresentable null" in done.err
+    target = f"{kind}:{lake}"
+    words = ["sync", database.dsn, target, "--raw", raw, "--slot", database.slot, "--publication", "p"]
+    database.execute(
+        "CREATE TABLE calls (id int PRIMARY KEY, at timestamptz); INSERT INTO calls VALUES (1, now());"
+        "CREATE TABLE prices (id int PRIMARY KEY, price numeric(8, 2)); INSERT INTO prices VALUES (1, 'NaN'), (2, 2)"
     )
-    assert remedy in done.err
+
+    def synced(*stale: str, options: Sequence[str] = ()) -> str:
+        """Sync, and check which tables are behind, and that the others equal the server's."""
+        done = run(*words, *options)
+        assert done.code == int(bool(stale)), done
+        names = ("calls", "prices", "t")
+        assert {name for name in names if f"pgdecode: table public.{name}: " in done.err} == {*stale}
+        tables = verify(database.dsn, target).tables
+        behind = {f"public.{name}" for name in stale} & {*tables}
+        assert {name for name in tables if not tables[name].is_equal} == behind
+        return done.err
+
+    # A table that the target does not have yet, and one that it has.
+    assert run(*words, "--create-slot").code == 1
+    database.execute("UPDATE prices SET price = 1 WHERE id = 1; INSERT INTO t VALUES (1, 'one')")
+    error = synced("prices")
+    assert "column 'price' does not fit its Arrow type (choose with --unrepresentable null, clamp or text)" in error
+    assert f"delete {target}, and apply {raw} again with the option" in error
+    database.execute("INSERT INTO calls VALUES (2, now()), (3, 'infinity'); INSERT INTO t VALUES (2, 'two')")
+    for _ in range(2):
+        synced("calls", "prices")
+    shown = run("verify", database.dsn, target)
+    assert (shown.code, "public.calls: NOT equal\n" in shown.out) == (1, True), shown
+    assert "column 'at' does not fit its Arrow type (choose with --unrepresentable null" in shown.out
+    # The rows from captured files are behind too.
+    found = verify(database.dsn, raw).tables
+    assert {name for name in found if not found[name].is_equal} == {"public.calls", "public.prices"}
+    # Only tables that a copy mends are copied again.
+    database.execute("ALTER TABLE t ADD w float8 DEFAULT random(); INSERT INTO t VALUES (5, 'five')")
+    error = synced("calls", "prices", options=["--copy-again"])
+    assert [name for name in ("calls", "prices", "t") if f"table public.{name} is copied again" in error] == ["t"]
+    # A copy with the value, and copies without it.
+    copy = ["capture", database.dsn, raw, "--slot", database.slot, "--publication", "p", "--until", "now"]
+    assert run(*copy, "--copy", "public.calls", "--copy", "public.prices").code == 0
+    synced("calls")
+    database.execute("UPDATE calls SET at = now() WHERE id = 3")
+    synced("calls")
+    assert run(*copy, "--copy", "public.calls").code == 0
+    synced()
+    # Another choice needs a target that is made anew.
+    database.execute("INSERT INTO calls VALUES (4, '-infinity')")
     done = run(*words, "--unrepresentable", "clamp")
     assert done.code == 2
     assert "was applied with --unrepresentable error, and not 'clamp'" in done.err
-    assert remedy in done.err
-    shutil.rmtree(lake)
+    assert f"delete {target}, and apply {raw} again with the option" in done.err
+    shutil.rmtree(lake) if lake.is_dir() else lake.unlink()
     assert run(*words, "--unrepresentable", "clamp").code == 0
+    assert verify(database.dsn, target).is_equal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, get_args
 
@@ -101,16 +101,17 @@ def apply_command(source_location: str, target: str, *, as_json: bool, **given: 
         except ValueError as error:
             raise click.UsageError(f"--until: {error}".replace("as_of is", "it is")) from error
     started = time.monotonic()
-    code, stale = 0, dict[str, str]()
+    stale: StaleTables | None = None
     try:
         result = apply(source_location, target, on_progress=progress, **options)
     except StaleTables as error:
-        code, stale, result = DATA_FAULT, error.tables, error.result
+        stale, result = error, error.result
     for note in result.notes:
         warn(note)
     if as_json:
         with standard_output() as write:
-            write(json.dumps({**result_as_dict(result), "stale": stale}, ensure_ascii=False) + "\n")
+            reasons = {} if stale is None else stale.tables
+            write(json.dumps({**result_as_dict(result), "stale": reasons}, ensure_ascii=False) + "\n")
     else:
         for name, table in result.tables.items():
             click.echo(f"{printable(name)}: {_summary(table)}", err=True)
@@ -119,17 +120,16 @@ def apply_command(source_location: str, target: str, *, as_json: bool, **given: 
             until = f"would be {until}: nothing is written"
         tables = counted(len(result.tables), "table")
         click.echo(f"{printable(target)}: {tables} {until}, in {time.monotonic() - started:.2f} s", err=True)
-    print_stale(stale)
-    return code
+    return 0 if stale is None else print_stale(stale)
 
 
-def print_stale(stale: Mapping[str, str]) -> None:
-    """Print why tables are stale, and the remedy."""
-    for name, reason in stale.items():
+def print_stale(error: StaleTables) -> int:
+    """Print why tables are stale, and the remedy. Return the exit code."""
+    for name, reason in error.tables.items():
+        text = f"table {name}: {in_shell(reason)}; {error.choices.get(name, '')}copy it again"
         remedy = f"pgdecode capture DSN RAW --until now --copy {shlex.quote(printable(name))}"
-        click.echo(
-            f"pgdecode: table {printable(name)}: {printable(in_shell(reason))}; copy it again: {remedy}", err=True
-        )
+        click.echo(f"pgdecode: {printable(text)}: {remedy}", err=True)
+    return DATA_FAULT
 
 
 def result_as_dict(result: ApplyResult) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pgdecode.cli.capture_command import (
     with_flags,
 )
 from pgdecode.cli.lake.apply_command import key, print_stale, schema_changes
-from pgdecode.cli.main import DATA_FAULT, in_shell
+from pgdecode.cli.main import in_shell
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
@@ -143,7 +143,7 @@ def sync_command(
                 targets,
                 raw,
                 options=options,
-                on_warning=lambda text: warn(with_flags(text, calls)),
+                on_warning=lambda text: warn(with_flags(in_shell(text), calls)),
                 on_report=_print_json if as_json else _print_report,
                 on_progress=show,
                 **given,
@@ -151,8 +151,7 @@ def sync_command(
             with stopped_by_signals(running):
                 running.run(every=every)
     except StaleTables as error:
-        print_stale(error.tables)
-        return DATA_FAULT
+        return print_stale(error)
     except CaptureError as error:
         return fail(error, calls)
     return 0

@@ -13,6 +13,7 @@ import click
 from pgdecode.capture import CaptureError
 from pgdecode.cli import parameters
 from pgdecode.cli.capture_command import duration, fail
+from pgdecode.cli.main import in_shell
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
 from pgdecode.lake.verification.table_comparison import Difference
@@ -113,7 +114,7 @@ def _lines(result: VerifyResult) -> Iterator[str]:
     for name, table in result.tables.items():
         yield f"{name}: {_summary(table)}"
         for note in (*table.faults, *table.notes):
-            yield f"  {note}"
+            yield f"  {in_shell(note)}"
         for item in table.differences:
             yield f"  {_difference(item)}"
     yield from result.notes
@@ -128,7 +129,8 @@ def _lines(result: VerifyResult) -> Iterator[str]:
 
 def _summary(table: TableResult) -> str:
     if not table.n_different and table.is_counted:
-        return f"{counted(table.server_rows, 'row')}, {'equal' if table.is_equal else 'NOT equal'}"
+        rows = "" if table.faults and not table.server_rows else f"{counted(table.server_rows, 'row')}, "
+        return f"{rows}{'equal' if table.is_equal else 'NOT equal'}"
     least = "" if table.is_counted else "at least "
     return (
         f"{least}{counted(table.n_different, 'different row')}; {counted(table.server_rows, 'row')} on the server, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,16 +17,15 @@ from pgdecode.files.file_metadata import accepted_gaps, catalog_of, notes_of, so
 from pgdecode.files.ordered_files import OrderedBatch
 from pgdecode.files.payload_file import fingerprint_of
 from pgdecode.lake.applied import Applied
-from pgdecode.lake.reading.column_names import plain_name, plain_text, plain_version
+from pgdecode.lake.reading.column_names import plain_name, plain_version
 from pgdecode.lake.reading.payload_source import PayloadSource, first_position
 from pgdecode.lake.reading.replication import StateWriter, joined_state
-from pgdecode.lake.reading.table_feed import FeedOptions, Place, TableFeed, TableStale
+from pgdecode.lake.reading.table_feed import FeedOptions, TableFeed, TableStale
 from pgdecode.lake.reading.version_rows import VersionLayout, VersionOutput, in_commit_order
 from pgdecode.lake.target import TableCounts, Target
 from pgdecode.payloads.commits import rows_as_of
 from pgdecode.payloads.workers import Workers
 from pgdecode.protocol.as_of import AsOf
-from pgdecode.protocol.errors import Unrepresentable
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import RelationVersion
@@ -84,8 +82,8 @@ class Progress:
     ----------
     counts : dict of str to TableCounts
         What was committed, by table.
-    stale : dict of int to (tuple of int, str, str)
-        The tables whose rows are not known from a change on, by OID: the change, the name and the reason.
+    stale : dict of int to TableStale
+        The tables whose rows are not known from a change on, by OID.
     builds : dict of int to str
         Tables to build from the beginning of the payloads, by OID.
     built : set of int
@@ -96,7 +94,7 @@ class Progress:
     """
 
     counts: dict[str, TableCounts] = field(default_factory=dict)
-    stale: dict[int, tuple[Place, str, str]] = field(default_factory=dict)
+    stale: dict[int, TableStale] = field(default_factory=dict)
     builds: dict[int, str] = field(default_factory=dict)
     built: set[int] = field(default_factory=set)
     notes: dict[str, None] = field(default_factory=dict)
@@ -230,7 +228,7 @@ class Reading:
         relation_id = relation_id if version is None else version.relation_id
         stale = self._progress.stale.get(relation_id)
         options = replace(self._options.feeds, options=self._engine.options)
-        return TableFeed(name, self._options.target, options, version, None if stale is None else stale[0])
+        return TableFeed(name, self._options.target, options, version, None if stale is None else stale.place)
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -314,8 +312,7 @@ class Reading:
         self._ignored.add(relation_id)
         self._progress.builds[relation_id] = version.qualified_name
         if relation_id in stale:
-            place, _, reason = stale[relation_id]
-            stale[relation_id] = place, version.qualified_name, reason
+            stale[relation_id].name = version.qualified_name
             return
         self._progress.notes[
             f"table {feed.name} was renamed to {version.qualified_name} at position {version.position}: "
@@ -339,7 +336,7 @@ class Reading:
         for batch in self._files.batches(_BATCH_ROWS, workers):
             batch, is_last = self._begin(batch)
             n_bytes += batch.payloads.nbytes
-            with as_file_fault(batch), self._named_table():
+            with as_file_fault(batch):
                 functions, error = self._engine.slices(batch.payloads, batch.positions, self._output)
                 for built in workers.map(lambda build: build(), functions):
                     self._apply(built)
@@ -355,22 +352,6 @@ class Reading:
             if is_last:
                 break
         self._commit()
-
-    @contextmanager
-    def _named_table(self) -> Iterator[None]:
-        """Say of a value that Arrow does not have which table it is of, and what to do if that one exists already."""
-        try:
-            yield
-        except Unrepresentable as error:
-            name = next((item.qualified_name for item in reversed([*self._versions_of(error.relation or 0)])), None)
-            remedy = ""
-            if self._before is not None:
-                remedy = (
-                    f"; {self._options.target.name} was made with another choice: {with_other_option(self._options)}"
-                )
-            raise error.with_detail(
-                f"{'' if name is None else f'table {name}: '}{plain_text(error.detail)}{remedy}"
-            ) from error
 
     def _begin(self, batch: OrderedBatch) -> tuple[OrderedBatch, bool]:
         """Return the rows of a batch up to the last commit, and whether it has later ones."""
@@ -452,7 +433,7 @@ class Reading:
 
 def with_other_option(options: ReadingOptions) -> str:
     """Say how a target gets another option."""
-    return f"delete it, and apply {options.source.path} again with the option, which makes it anew"
+    return f"delete {options.target.name}, and apply {options.source.path} again with the option, which makes it anew"
 
 
 def version_of(applied: Applied) -> RelationVersion:

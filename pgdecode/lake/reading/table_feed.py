@@ -47,11 +47,14 @@ class TableStale(Exception):
     place : tuple of int
         The change.
     reason : str
+    is_value : bool
+        Whether a value is the reason that Arrow does not have. A copy of the table would have it too.
     """
 
-    def __init__(self, relation_id: int, name: str, place: Place, reason: str) -> None:
+    def __init__(self, relation_id: int, name: str, place: Place, reason: str, *, is_value: bool = False) -> None:
         super().__init__(reason)
         self.relation_id, self.name, self.place, self.reason = relation_id, name, place, reason
+        self.is_value = is_value
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,11 @@ class TableFeed:
             if not is_truncated or _place(rows, 0) <= self.stale:
                 return
             self.stale = None
+        errors = rows["_error"]
+        if errors.null_count < len(errors):
+            place = _place(rows, first := pc.index(errors.is_valid(), True).as_py())
+            reason = plain_text(f"position {place[1]}: {errors[first].as_py().partition(': ')[2]}")
+            raise TableStale(layout.relation_id, self.name, place, reason, is_value=True)
         self._place = _place(rows, 0)
         if is_truncated:
             self._net = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,8 @@ from pgdecode.changes.committed_changes import ChangeSlice
 from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.changes.table_rows import Table, TableBuilder
 from pgdecode.files.change_reader import TableError
-from pgdecode.lake.reading.column_names import marked_options, marked_version
+from pgdecode.lake.reading.column_names import marked_options, marked_version, plain_text
+from pgdecode.protocol.errors import DecodeError, Unrepresentable
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.options import Options
 
@@ -39,13 +40,26 @@ class VersionLayout:
 
 
 class _Builder(TableBuilder):
-    """Builds the rows of alike versions. A slice without such rows costs nothing."""
+    """Builds the rows of alike versions. A slice without such rows costs nothing.
+
+    A row with a value that Arrow does not have is null, and `_error` says so: other tables go on.
+    """
 
     def changes(self, change_slice: ChangeSlice) -> pa.RecordBatch:
         """Build the changes, with a row for each."""
         if self.numbers.isdisjoint(change_slice.used_versions):
             return pa.RecordBatch.from_arrays([pa.array([], item.type) for item in self.schema], schema=self.schema)
-        return super().changes(change_slice)
+        try:
+            return super().changes(change_slice)
+        except DecodeError as error:
+            # Without the name of the option, the caller has to declare a type.
+            if isinstance(error, Unrepresentable) and "unrepresentable=" in error.detail:
+                options = replace(self.options, mode="PERMISSIVE")
+                found = TableBuilder(self.table, self.sent_versions, options).changes(change_slice)
+                codes = pc.starts_with(found[self.error].drop_null(), f"{Unrepresentable.code} ")
+                if pc.all(codes).as_py():
+                    return found
+            raise error.with_detail(plain_text(error.detail)) from None
 
 
 class VersionOutput:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake.apply_run import StaleTables, apply
-from pgdecode.lake.reading.column_names import marked_relation
+from pgdecode.lake.reading.column_names import marked_relation, plain_text
 from pgdecode.lake.reading.reading import version_of
 from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.target import Target
@@ -31,6 +32,7 @@ from pgdecode.lake.targets import SCHEMES, lake_target
 from pgdecode.lake.verification.overlay import Overlay
 from pgdecode.lake.verification.table_comparison import Comparison, compare_tables
 from pgdecode.payloads.workers import all_cores
+from pgdecode.protocol.errors import Unrepresentable
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import UnrepresentableValues
 from pgdecode.rows.options import ApplyKeywords
@@ -110,9 +112,14 @@ class _ServerTable:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read and decode the rows."""
-        names, relation = self.columns, marked_relation(self.rows.relation)
-        for payloads in self.rows:
-            found = decode_rows(payloads, relation, threads=all_cores(), **self.options)
+        names, relation, rows = self.columns, marked_relation(self.rows.relation), iter(self.rows)
+        for payloads in rows:
+            try:
+                found = decode_rows(payloads, relation, threads=all_cores(), **self.options)
+            except Unrepresentable:
+                # The snapshot is needed for other tables. It would not be usable if the reading ended here.
+                deque(rows, maxlen=0)
+                raise
             # The columns of the table come after those about the change.
             yield pa.RecordBatch.from_arrays(found.columns[found.num_columns - len(names) :], names)
 
@@ -573,9 +580,9 @@ def _compare(
     faults = [stored.faults[name]] if name in stored.faults else []
     columns: dict[str, pa.DataType | None] = dict.fromkeys(server.columns)
     is_there = name in stored.target.applied
-    if not is_there:
+    if not is_there and not faults:
         notes.append("no payload describes the table")
-    else:
+    elif is_there:
         with stored.target.read(name) as reader:
             known = {item.name: item.type for item in reader.schema}
         sent = stored.columns_sent(name)
@@ -609,15 +616,19 @@ def _compare(
                 yield pa.RecordBatch.from_arrays([batch[column] for column in columns], [*columns])
 
     key = server.key if {*server.key} <= {*columns} else ()
-    found = compare_tables(
-        server_batches,
-        compared_batches,
-        [*columns],
-        key,
-        limit=limit,
-        show_values=show_values,
-        is_sample=sample is not None,
-    )
+    try:
+        found = compare_tables(
+            server_batches,
+            compared_batches,
+            [*columns],
+            key,
+            limit=limit,
+            show_values=show_values,
+            is_sample=sample is not None,
+        )
+    except Unrepresentable as error:
+        faults.append(f"rows are not compared: on the server, {plain_text(error.detail)}")
+        return TableResult(0, 0, notes=notes, faults=faults)
     if sample is not None:
         notes.append(f"a sample of {server.rows.count:,} of {server.rows.total:,} rows was compared")
         if server.rows.total != n_compared:
