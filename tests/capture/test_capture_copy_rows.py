@@ -514,6 +514,12 @@ def test_tables_whose_rows_the_role_may_not_read_are_refused_with_the_reason(dat
                 found.lock([table for table in found.tables() if table.name == "u"])
             return str(error.value)
 
+        database.execute("REVOKE USAGE ON SCHEMA public FROM public")
+        assert refused() == (
+            "table public.u cannot be copied: permission denied for schema public; "
+            f'GRANT USAGE ON SCHEMA "public" TO {role}; GRANT SELECT ON TABLE "public"."u" TO {role}'
+        )
+        database.execute("GRANT USAGE ON SCHEMA public TO public")
         kind = "relation" if database.server.major < 11 else "table"
         assert refused() == (
             f"table public.u cannot be copied: permission denied for {kind} u; "

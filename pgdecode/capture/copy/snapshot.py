@@ -238,6 +238,8 @@ class Snapshot:
             remedy = f"ALTER ROLE {role} BYPASSRLS, or capture as the owner of the table"
         else:
             remedy = f"GRANT SELECT ON TABLE {table.sql} TO {role}"
+            if "permission denied for schema" in str(error):
+                remedy = f"GRANT USAGE ON SCHEMA {quoted_name(table.namespace)} TO {role}; {remedy}"
         return f"table {table.full_name} cannot be copied: {error}; {remedy}"
 
 
