@@ -163,7 +163,7 @@ class Sync:
     metrics : Path, optional
         A file for the metrics of each cycle, in the text format of Prometheus.
     on_warning : callable
-        Called with one line of text, by any thread.
+        Called with one line of text, by any thread. A warning that the cycle before had too is left out.
     on_report : callable
         Called after each cycle.
     """
@@ -198,6 +198,8 @@ class Sync:
         # The tables to apply, as far as the server was asked for them.
         self._names: list[str] | None = [*self.tables] or None
         self._stale: dict[str, str] = {}  # tables to copy again, and the reasons
+        self._n_cycles = 0
+        self._warnings: dict[str, int] = {}  # with the number of the last cycle that had each
         self._shown = {
             target: lake_target(target, storage_options=self.storage_options).name for target in self.targets
         }
@@ -242,19 +244,20 @@ class Sync:
                 elif not {*(again := self._to_copy_again(failure))} <= {*self._stale}:
                     self._stale = again
                     for name, reason in again.items():
-                        self.on_warning(f"table {name} is copied again: {reason}")
+                        self._warn(f"table {name} is copied again: {reason}")
                 else:
                     failing_since = failing_since or start
                     left = failing_since + self.retry_seconds - time.monotonic()
                     if every is not None and isinstance(failure, StaleTables):
                         # The other tables go on. A copy of these mends them.
                         failing_since = None
-                        self.on_warning(str(failure).replace("\n", "; "))
+                        for line in str(failure).splitlines():
+                            self._warn(line)
                         self._sleep(start + every)
                         continue
-                    if not _may_pass(failure) or left <= 0:
+                    if not self._may_pass(failure) or left <= 0:
                         raise failure
-                    self.on_warning(f"trying again for {math.ceil(left):,} s: {failure}")
+                    self._warn(f"trying again for {math.ceil(left):,} s: {failure}")
                     self._sleep(time.monotonic() + min(_RETRY_SECONDS, left))
                 if self._stopping:
                     return report
@@ -264,6 +267,25 @@ class Sync:
         if not self.copy_again or not isinstance(failure, StaleTables):
             return {}
         return {name: reason for name, reason in failure.tables.items() if name not in failure.choices}
+
+    def _may_pass(self, error: BaseException) -> bool:
+        """Whether another attempt may succeed: the server or another process is in the way.
+
+        A server that was never reached may have another name.
+        """
+        found: BaseException | None = error
+        while found is not None:
+            if isinstance(found, FolderBusyError | OtherWriter | StoreUnreachable):
+                return True
+            if isinstance(found, ServerError) and found.may_pass:
+                return bool(found.sqlstate) or self._log.read().origin is not None
+            found = found.__cause__
+        return False
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warnings:
+            self.on_warning(text)
+        self._warnings[text] = self._n_cycles
 
     def _sleep(self, until: float) -> None:
         while not self._stopping and (left := until - time.monotonic()) > 0:
@@ -284,6 +306,8 @@ class Sync:
 
     def _cycle(self) -> tuple[Report, Exception | None]:
         """Capture, then apply to each target. Return the first error too."""
+        self._warnings = {text: last for text, last in self._warnings.items() if last == self._n_cycles}
+        self._n_cycles += 1
         before = read_report(self.raw)
         report = Report(time.time(), created=dict(before.get("created", {})))
         start = time.monotonic()
@@ -331,7 +355,7 @@ class Sync:
                 with destination.opened():
                     self._check_follows(destination)
             except _FAILURES as error:
-                if destination.applied or _may_pass(error):
+                if destination.applied or self._may_pass(error):
                     raise
                 failures.append(error)
         # One that cannot be opened does not stop the others.
@@ -383,7 +407,7 @@ class Sync:
             encoding=contents.encoding,
             retry_seconds=self.retry_seconds,
             on_progress=self.on_progress,
-            on_warning=self.on_warning,
+            on_warning=self._warn,
         )
         self._running, running.log = running, self._log
         if self._stopping:
@@ -459,7 +483,7 @@ class Sync:
         report.commit_lsn = found.commit_lsn
         report.tables = {name: _counts(table) for name, table in found.tables.items()}
         for note in found.notes:
-            self.on_warning(note)
+            self._warn(note)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -625,15 +649,3 @@ def _counts(table: Any) -> dict[str, Any]:
 
 def _as_sql(name: str) -> str:
     return ".".join(map(quoted_name, name_parts(name) or ("public", name)))
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may succeed: the server or another process is in the way."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, FolderBusyError | OtherWriter | StoreUnreachable):
-            return True
-        if isinstance(found, ServerError) and found.may_pass:
-            return True
-        found = found.__cause__
-    return False

@@ -17,6 +17,7 @@ from pgdecode.capture.journal import Journal
 from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake import Sync, lake_target, verify
 from pgdecode.lake.reading.payload_source import PayloadSource
+from pgdecode.lake.sync_run import Report
 from servers.database import Database
 from servers.server import Cluster, running_cluster
 from support.shell import Shell, started
@@ -210,6 +211,41 @@ def test_a_cycle_is_tried_again_while_another_run_writes_to_the_target(database:
     other.callback(Journal(tmp_path / "raw").close)
     assert new.run().targets[target].error is None
     assert "another capture writes" in warnings[1]
+
+
+@pytest.mark.full
+def test_only_a_server_that_was_reached_before_is_waited_for(database: Database, tmp_path: Path, run: Shell) -> None:
+    dsn = f"host={tmp_path} dbname={database.name}"
+    words = [f"parquet:{tmp_path / 'lake'}", "--raw", tmp_path / "raw", "--slot", database.slot, "--publication", "p"]
+    done = run("sync", dsn, *words, "--create-slot")
+    assert (done.code, "trying again" in done.err, "No such file or directory" in done.err) == (2, False, True), done
+    assert run("sync", database.dsn, *words, "--create-slot").code == 0
+    done = run("sync", dsn, *words, "--retry", "1s")
+    assert (done.code, "trying again for 1 s: " in done.err) == (2, True), done
+
+
+def test_a_warning_that_each_cycle_has_is_printed_once(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE without_key (a int)")
+    warnings: list[str] = []
+    reports: list[Report] = []
+
+    def on_report(report: Report) -> None:
+        reports.append(report)
+        if len(reports) == 3:
+            new.stop()
+
+    new = Sync(
+        database.dsn,
+        [f"parquet:{tmp_path / 'lake'}"],
+        tmp_path / "raw",
+        slot=database.slot,
+        publications=["p"],
+        create_slot=True,
+        on_warning=warnings.append,
+        on_report=on_report,
+    )
+    new.run(every=0.01)
+    assert (len(reports), ["public.without_key" in text for text in warnings]) == (3, [True])
 
 
 @pytest.mark.full
