@@ -280,8 +280,13 @@ class _Run:
     def _find_missing(self) -> None:
         """Note the tables that earlier payloads have described, and the target does not have."""
         for item in self._target.applied.values():
-            for oid, name in (item.replication or {}).get("others", {}).items():
-                if name not in self._target.applied and self._is_chosen(name):
+            replication = item.replication or {}
+            for oid, name in replication.get("others", {}).items():
+                if name in self._target.applied or not self._is_chosen(name):
+                    continue
+                if int(oid) in replication.get("without_columns", ()):
+                    self._progress.without_columns.add(name)
+                else:
                     self._progress.builds[int(oid)] = name
 
     def _read(self, group: Mapping[str, Applied], only: Mapping[int, str] | None = None) -> None:
@@ -315,7 +320,7 @@ class _Run:
     def _check_tables(self) -> None:
         offered = self._progress.offered
         for table in self._options.tables or ():
-            if named(table, offered) not in self._target.applied:
+            if named(table, offered) not in {*self._target.applied, *self._progress.without_columns}:
                 raise PathError(
                     f"table {table}: no committed transaction of {self._options.source.path} describes or uses it"
                     f"{did_you_mean(table, [*offered])}; there are {listed(sorted(offered))}"

@@ -51,3 +51,22 @@ def test_rows_from_before_or_after_a_time_without_columns_are_not_known(
 def test_a_truncate_after_a_time_without_columns_makes_the_rows_known(tmp_path: Path) -> None:
     target, _ = applied(tmp_path, [], ["a"], truncated=True)
     assert len(target.committed[f"public.t{T}"][1]) == 1
+
+
+def test_a_table_without_columns_may_be_named_and_is_not_read_again(tmp_path: Path) -> None:
+    slot, target = Slot(), MemoryTarget()
+    names = [f"public.t{OTHER}", f"public.t{T}"]
+    notes = []
+    for number in range(3):
+        start = len(slot.payloads)
+        slot.begin(700 + number)
+        slot.relation(OTHER, ["a"])
+        slot.insert(OTHER, "1")
+        if number == 0:
+            slot.relation(T, [])
+            slot.insert(T)
+        slot.commit()
+        write_payloads(tmp_path / "raw", pa.array(slot.payloads, pa.binary()), start, len(slot.payloads))
+        notes.append(apply(tmp_path / "raw", target, tables=names).notes)
+        assert apply(tmp_path / "raw", target).notes == ()
+    assert notes == [(f"table public.t{T}: position 3: it has no columns: it is left out",), (), ()]

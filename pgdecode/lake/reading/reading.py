@@ -91,6 +91,8 @@ class Progress:
     notes : dict of str to None
     offered : dict of str to None
         The tables that the caller may have named, in the order in which they came up.
+    without_columns : set of str
+        The tables that are left out, because they have no columns.
     """
 
     counts: dict[str, TableCounts] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Progress:
     built: set[int] = field(default_factory=set)
     notes: dict[str, None] = field(default_factory=dict)
     offered: dict[str, None] = field(default_factory=dict)
+    without_columns: set[str] = field(default_factory=set)
 
     def is_chosen(self, name: str, tables: Sequence[str] | None) -> bool:
         """Whether a table is one of those that the caller names.
@@ -165,6 +168,7 @@ class Reading:
             state, self._others = joined_state(stored, options.source, spill)
         types = [UserType(*item) for of in stored.values() for item in of["types"]]
         given, self._types = with_footers(options.feeds.options, self._files.files, types)
+        self._without_columns = {oid for of in stored.values() for oid in of.get("without_columns", ())}
         self._session = None if first is None else _of(first)["session"]
         self._engine = self._new_engine(state, given)
         self._feeds: dict[int, TableFeed] = {}
@@ -234,15 +238,16 @@ class Reading:
 
     def _is_wanted(self, version: RelationVersion) -> bool:
         """Whether the changes of a version are needed. Targets have no tables without columns."""
-        if not version.columns and not any(item.columns for item in self._versions_of(version.relation_id)):
-            self._progress.notes[
-                f"table {version.qualified_name}: position {version.position}: it has no columns: it is left out"
-            ] = None
+        relation_id, name = version.relation_id, version.qualified_name
+        if self._only is None:
+            is_wanted = relation_id in self._feeds or self._progress.is_chosen(name, self._options.tables)
+        else:
+            is_wanted = relation_id in self._only
+        if is_wanted and not version.columns and not any(item.columns for item in self._versions_of(relation_id)):
+            self._progress.without_columns.add(name)
+            self._progress.notes[f"table {name}: position {version.position}: it has no columns: it is left out"] = None
             return False
-        if self._only is not None:
-            return version.relation_id in self._only
-        is_known = version.relation_id in self._feeds
-        return is_known or self._progress.is_chosen(version.qualified_name, self._options.tables)
+        return is_wanted
 
     def _feed_of(self, layout: VersionLayout) -> TableFeed | None:
         """Return the feed of a table, which may be new to the target; None if its changes are not needed here."""
@@ -389,7 +394,7 @@ class Reading:
         state = engine.saved_state
         if not feeds:
             return
-        writer = StateWriter(state, self._others)
+        writer = StateWriter(state, self._others, self._without_columns)
         restart = min((item.begin_position for item in state.undecided), default=position + 1)
         types = [(item.oid, item.name, item.declaration) for item in self._types]
         seen = self._options.source.seen(position, self._n_rows, self._fingerprint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,11 +157,13 @@ class StateWriter:
     state : ReplicationState
     others : mapping of int to str
         The names of other tables that the payloads before this state have described, by OID.
+    without_columns : collection of int
+        Those of them that have had no columns.
     """
 
-    def __init__(self, state: ReplicationState, others: Mapping[int, str]) -> None:
+    def __init__(self, state: ReplicationState, others: Mapping[int, str], without_columns: Collection[int]) -> None:
         self._state = state
-        self._others = others
+        self._others, self._without_columns = others, without_columns
         self._plain = state_to_json(state, with_payloads=False)
         self._undecided = {item.begin_position: _changes_of(item) for item in state.undecided}
 
@@ -186,11 +188,16 @@ class StateWriter:
             return {**item, "relations": [numbers[number] for number in item["relations"] if number in numbers]}
 
         names = {str(oid): name for oid, name in self._others.items() if oid != relation_id}
-        names |= {
-            str(versions[number].relation_id): versions[number].qualified_name
-            for number in sorted({*self._state.relations.in_layout, *self._pending()})
-            if number not in own and versions[number].relation_id
-        }
+        without_columns = {*self._without_columns} & {*self._others}
+        for number in sorted({*self._state.relations.in_layout, *self._pending()}):
+            version = versions[number]
+            if number in own or not version.relation_id:
+                continue
+            if version.columns:
+                without_columns.discard(version.relation_id)
+            elif str(version.relation_id) not in names:
+                without_columns.add(version.relation_id)
+            names[str(version.relation_id)] = version.qualified_name
         own_catalog = {
             **catalog,
             "versions": [catalog["versions"][number] for number in numbers],
@@ -220,7 +227,12 @@ class StateWriter:
             }
             for begin, found in undecided.items()
         }
-        return {"engine": engine, "others": names, "undecided": stored}
+        return {
+            "engine": engine,
+            "others": names,
+            "without_columns": sorted(without_columns),
+            "undecided": stored,
+        }
 
     def _in_use(self) -> Iterator[int]:
         """Yield the numbers of versions that next rows, or outcomes of transactions, may use."""
