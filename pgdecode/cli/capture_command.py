@@ -37,6 +37,7 @@ from pgdecode.capture.recorder import CopyProgress
 from pgdecode.capture.server import MISSING_CHANGES, MISSING_SLOT, NEW_SLOT
 from pgdecode.capture.slot_status import Status, read_status
 from pgdecode.cli import parameters
+from pgdecode.cli.main import SignalExit
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, standard_output, warn
 from pgdecode.files.envelope_text import printable
@@ -350,15 +351,19 @@ class Stoppable(Protocol):
 @contextmanager
 def stopped_by_signals(running: Stoppable) -> Iterator[None]:
     """Make SIGINT and SIGTERM stop it cleanly. A second signal ends the process."""
-    former: dict[int, Any] = {}
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    former: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
     def stop(number: int, frame: FrameType | None) -> None:
         running.stop()
         signal.signal(number, former[number])
 
-    if threading.current_thread() is threading.main_thread():
-        former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for number, handler in former.items():
+            signal.signal(number, stop)
+            if isinstance(handler, SignalExit):
+                handler.repeat()
         yield
     finally:
         for number, handler in former.items():

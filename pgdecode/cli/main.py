@@ -146,7 +146,7 @@ def _signals() -> Iterator[None]:
     # Only the main thread can set signal handlers.
     ours = threading.current_thread() is threading.main_thread()
     names = [name for name in ("SIGTERM", "SIGHUP") if ours and hasattr(signal, name)]
-    former = {name: signal.signal(getattr(signal, name), _exit) for name in names}
+    former = {name: signal.signal(getattr(signal, name), SignalExit()) for name in names}
     try:
         yield
     finally:
@@ -171,8 +171,24 @@ def _interruptions(abort: type[Exception]) -> Iterator[None]:
         raise abort from error
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+class SignalExit:
+    """A signal handler that ends the process by an exception.
+
+    Some libraries catch all exceptions while they are imported, so what then runs on calls `repeat`.
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
+        """End the process."""
+        self._number = number
+        raise SystemExit(128 + number)
+
+    def repeat(self) -> None:
+        """Raise the exception again, if there was a signal."""
+        if self._number is not None:
+            self(self._number, None)
 
 
 def in_shell(text: str) -> str:

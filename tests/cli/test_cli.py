@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 
 import pgdecode
+from pgdecode.cli.capture_command import stopped_by_signals
+from pgdecode.cli.main import SignalExit
 from support import captures
 from support.generators.samples import SAMPLES
 from support.shell import BEGIN, COMMIT, MESSAGE, SHOP, STREAMS, Shell, started, written
@@ -418,3 +422,19 @@ def test_inspect_of_no_rows_says_so(run: Shell) -> None:
     done = run("inspect", written("in.parquet", []))
     assert done.code == 0
     assert "rows          0 (0 bytes)" in done.out.splitlines()
+
+
+def test_a_signal_whose_exception_a_library_catches_stops_a_capture_all_the_same() -> None:
+    class Endless:
+        def stop(self) -> None:
+            raise AssertionError("the signal came before it")
+
+    former = signal.signal(signal.SIGTERM, SignalExit())
+    try:
+        with contextlib.suppress(BaseException):  # as libraries do that import optional ones
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit, match="143"), stopped_by_signals(Endless()):
+            pass
+        assert isinstance(signal.getsignal(signal.SIGTERM), SignalExit)
+    finally:
+        signal.signal(signal.SIGTERM, former)
