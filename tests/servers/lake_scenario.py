@@ -95,7 +95,9 @@ class LakeScenario(Scenario):
         if id(table) in self.generated:
             found = [(sql, after) for sql, after in found if after.identity != "f"]
         for at, (name, old) in enumerate(shape.columns):
-            alter = f"ALTER TABLE {shape.sql} ALTER {tables.quoted(name)} TYPE"
+            # A default may not be of the new type.
+            column = f"ALTER {tables.quoted(name)}"
+            alter = f"ALTER TABLE {shape.sql} {column} DROP DEFAULT, {column} TYPE"
             changes = [(new, "") for new in CASTS.get(old, ())]
             if old in COMPUTED:
                 new, using = COMPUTED[old]
