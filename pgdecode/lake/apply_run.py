@@ -22,6 +22,7 @@ from pgdecode.lake.targets import lake_target
 from pgdecode.payloads.workers import Workers, all_cores
 from pgdecode.protocol.as_of import AsOf
 from pgdecode.protocol.errors import did_you_mean, listed
+from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import SchemaChanges, Unwrap, check_option, options_of
 from pgdecode.relations.catalog import RelationCatalog
 from pgdecode.relations.table_names import named
@@ -67,6 +68,10 @@ class TableResult(TableCounts):
     commit_lsn: int = -1
     commit_timestamp: datetime | None = None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Convert it to JSON values, with the LSN in PostgreSQL's text form."""
+        return _as_dict(vars(self))
+
 
 @dataclass(frozen=True)
 class ApplyResult:
@@ -93,6 +98,19 @@ class ApplyResult:
     commit_timestamp: datetime | None = None
     notes: tuple[str, ...] = ()
     is_dry_run: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Convert it to JSON values, with LSNs in PostgreSQL's text form."""
+        return _as_dict({**vars(self), "tables": {name: table.as_dict() for name, table in self.tables.items()}})
+
+
+def _as_dict(found: Mapping[str, Any]) -> dict[str, Any]:
+    lsn, time = found["commit_lsn"], found["commit_timestamp"]
+    return {
+        **found,
+        "commit_lsn": None if lsn < 0 else lsn_to_text(lsn),
+        "commit_timestamp": None if time is None else time.isoformat(),
+    }
 
 
 class StaleTables(RunError):

@@ -481,7 +481,7 @@ class Sync:
 
     def _take(self, found: ApplyResult, report: TargetReport) -> None:
         report.commit_lsn = found.commit_lsn
-        report.tables = {name: _counts(table) for name, table in found.tables.items()}
+        report.tables = {name: table.as_dict() for name, table in found.tables.items()}
         for note in found.notes:
             self._warn(note)
 
@@ -640,11 +640,6 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 def _is_lost(slot: Mapping[str, Any]) -> bool:
     return not slot or bool(SlotState(dict(slot)).loss)
-
-
-def _counts(table: Any) -> dict[str, Any]:
-    """Return the counts of a result as JSON values."""
-    return {name: value for name, value in vars(table).items() if value is None or isinstance(value, bool | int | str)}
 
 
 def _as_sql(name: str) -> str:

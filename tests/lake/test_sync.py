@@ -57,6 +57,9 @@ def test_sync_makes_targets_equal_and_creates_only_what_it_was_asked_for(
         assert done.code == 0, done
     report = json.loads(done.out)
     assert (report["error"], report["failures"], [*report["targets"]]) == (None, 0, targets)
+    of_target = report["targets"][targets[0]]
+    of_table = of_target["tables"]["public.t"]
+    assert (of_table["rows"], of_table["commit_lsn"]) == (2, of_target["commit_lsn"])
     for target in targets:
         assert run("verify", database.dsn, target).code == 0
         assert not (Path(target.removeprefix("parquet:")) / "public.other").exists()

@@ -6,7 +6,6 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, get_args
 
 import click
@@ -16,7 +15,7 @@ from pgdecode.cli.main import DATA_FAULT, in_shell
 from pgdecode.cli.report import size_text
 from pgdecode.cli.terminal import counted, progress, standard_output, warn
 from pgdecode.files.envelope_text import printable
-from pgdecode.lake import ApplyResult, StaleTables, TableResult, apply
+from pgdecode.lake import StaleTables, TableResult, apply
 from pgdecode.protocol.as_of import AsOf
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import SchemaChanges
@@ -111,7 +110,7 @@ def apply_command(source_location: str, target: str, *, as_json: bool, **given: 
     if as_json:
         with standard_output() as write:
             reasons = {} if stale is None else stale.tables
-            write(json.dumps({**result_as_dict(result), "stale": reasons}, ensure_ascii=False) + "\n")
+            write(json.dumps({**result.as_dict(), "stale": reasons}, ensure_ascii=False) + "\n")
     else:
         for name, table in result.tables.items():
             click.echo(f"{printable(name)}: {_summary(table)}", err=True)
@@ -130,24 +129,6 @@ def print_stale(error: StaleTables) -> int:
         remedy = f"pgdecode capture DSN RAW --until now --copy {shlex.quote(printable(name))}"
         click.echo(f"pgdecode: {printable(text)}: {remedy}", err=True)
     return DATA_FAULT
-
-
-def result_as_dict(result: ApplyResult) -> dict[str, Any]:
-    """Return a result as JSON values."""
-    return {
-        **vars(result),
-        "tables": {name: _as_dict(asdict(table)) for name, table in result.tables.items()},
-        **_as_dict({"commit_lsn": result.commit_lsn, "commit_timestamp": result.commit_timestamp}),
-    }
-
-
-def _as_dict(found: dict[str, Any]) -> dict[str, Any]:
-    lsn, time = found["commit_lsn"], found["commit_timestamp"]
-    return {
-        **found,
-        "commit_lsn": None if lsn < 0 else lsn_to_text(lsn),
-        "commit_timestamp": None if time is None else time.isoformat(),
-    }
 
 
 def _summary(table: TableResult) -> str:
