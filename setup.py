@@ -24,6 +24,8 @@ from setuptools import Extension, setup  # noqa: E402
 ROOT = Path(__file__).parent
 SOURCES = Path("src")
 PROCESSES = os.cpu_count() or 1
+# The commands of `pip install -e`, and the names of compiled modules.
+EDITABLE, EXTENSION = {"egg_info", "dist_info", "editable_wheel"}, sysconfig.get_config_var("EXT_SUFFIX")
 # Cython generates this module: its memoryview class and other code that every module would have a copy of otherwise.
 SHARED = "pgdecode._native._cyutility"
 # What runs once for a call or a process, never for a row. With -O1 gcc takes half the time.
@@ -85,5 +87,15 @@ def compiled() -> list[Extension]:
     return found
 
 
+def are_compiled() -> bool:
+    """Whether all modules are beside the sources, and were made after every change."""
+    sources = [ROOT / "setup.py", *(path for path in (ROOT / SOURCES).rglob("*") if path.suffix in (".pyx", ".pxd"))]
+    made = [ROOT.joinpath(*item.name.split(".")).with_suffix(EXTENSION) for item in extensions()]
+    changed = max(path.stat().st_mtime for path in sources)
+    return not EXTRA and all(path.exists() and path.stat().st_mtime > changed for path in made)
+
+
+# An editable install uses the modules beside the sources, so that only the first one takes minutes.
+is_done = bool(EDITABLE & set(sys.argv)) and are_compiled()
 # `pip install` has no option for a parallel build.
-setup(ext_modules=compiled(), options={"build_ext": {"parallel": PROCESSES}})
+setup(ext_modules=[] if is_done else compiled(), options={"build_ext": {"parallel": PROCESSES}})

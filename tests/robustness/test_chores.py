@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
+import sysconfig
+import time
 from pathlib import Path
 
 import pytest
@@ -85,3 +89,27 @@ def test_the_soak_decodes_its_recording_again_and_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "argv", ["soak.py", "--messages", "80000"])
     monkeypatch.setattr(soak, "MOST_GROWTH", 1 << 40)  # memory grows at the start of each process
     assert soak.main() == 0
+
+
+@pytest.mark.full
+def test_a_second_editable_install_compiles_nothing_unless_a_source_has_changed(tmp_path: Path) -> None:
+    source = tmp_path / "src" / "pgdecode" / "_native" / "one.pyx"
+    compiled = tmp_path / "pgdecode" / "_native"
+    for folder in (source.parent, compiled):
+        folder.mkdir(parents=True)
+    (tmp_path / "setup.py").write_bytes((ROOT / "setup.py").read_bytes())
+    source.write_text("cdef int one = 1\n")
+    for name in ("one", "_cyutility"):
+        (compiled / name).with_suffix(sysconfig.get_config_var("EXT_SUFFIX")).touch()
+
+    def is_compiled(changed: int) -> bool:
+        """Run a command of `pip install -e`, after the source was changed so many seconds ago."""
+        for path in (source, tmp_path / "setup.py"):
+            os.utime(path, (time.time() - changed,) * 2)
+        subprocess.run(
+            [sys.executable, "setup.py", "--quiet", "egg_info"], cwd=tmp_path, check=True, capture_output=True
+        )
+        return not (tmp_path / "build" / "cython").exists()
+
+    assert is_compiled(60)
+    assert not is_compiled(-60)
