@@ -313,8 +313,8 @@ def accepted_gaps(files: Iterable[PayloadFile], *, accept_gap: bool) -> list[Gap
     if gaps and not accept_gap:
         more = f" (and {len(gaps) - 1:,} more)" if len(gaps) > 1 else ""
         raise RunError(
-            f"{gaps[0]}{more}; its capture accepted that. Load the tables again, or decode what there is with "
-            "accept_gap=True"
+            f"{gaps[0]}{more}; its capture accepted that. Copy the tables again, unless that was done since, and "
+            "decode what there is with accept_gap=True"
         )
     return gaps
 

@@ -84,8 +84,8 @@ def test_decode_refuses_a_gap_and_warns_of_one_that_is_accepted(
     path = raw / f"{4:020}.parquet"
     assert refused.code == 2
     assert refused.err == (
-        f"pgdecode: {path}: the changes from 0/20 to 0/1A0 are missing before it; its capture accepted that. Load the "
-        "tables again, or decode what there is with --accept-gap\n"
+        f"pgdecode: {path}: the changes from 0/20 to 0/1A0 are missing before it; its capture accepted that. Copy the "
+        "tables again, unless that was done since, and decode what there is with --accept-gap\n"
     )
     assert not Path(out).exists()
     done = run("decode", str(raw), out, *OUTPUTS[what], "--accept-gap")

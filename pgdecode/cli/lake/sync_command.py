@@ -114,6 +114,9 @@ def sync_command(
 ) -> int:
     """Make the tables of each TARGET equal those of the server DSN.
 
+    DSN is a connection string of libpq, such as "host=db dbname=shop user=replicator". Keep passwords in a password
+    file.
+
     Copies tables that were not copied yet, captures the changes until now to RAW, and applies what has come. TARGET is
     parquet:FOLDER, delta:FOLDER, iceberg:CATALOG/NAMESPACE, duckdb:FILE or ducklake:CATALOG. A target has the state of
     its tables: it may be deleted, restored from a copy, or added later, and is made from RAW.

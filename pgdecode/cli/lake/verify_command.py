@@ -80,6 +80,9 @@ def _percent(context: click.Context, option: click.Parameter, value: str | None)
 def verify_command(dsn: str, target: str, *, no_capture: bool, as_json: bool, **given: Any) -> int:
     """Compare tables with those of the server DSN, in every row and column, while the server goes on.
 
+    DSN is a connection string of libpq, such as "host=db dbname=shop user=replicator". Keep passwords in a password
+    file.
+
     TARGET is one of "pgdecode apply" or "pgdecode sync". RAW is a folder of "pgdecode capture": its tables are
     rebuilt. A temporary slot exports a snapshot at an LSN. What the target does not have up to there is taken from RAW,
     in memory. If nobody captures to RAW, its own slot is captured up to that LSN first. The target is not changed.
