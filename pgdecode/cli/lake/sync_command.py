@@ -190,7 +190,7 @@ def _print_report(report: Report) -> None:
                     f"deleted{', truncated' if counts.get('truncates') else ''}",
                     err=True,
                 )
-        if target.error is None and target.tables and target.commit_lsn >= 0:
+        if report.error is None and target.error is None and target.tables and target.commit_lsn >= 0:
             click.echo(f"{printable(name)}: up to the commit at {lsn_to_text(target.commit_lsn)}", err=True)
 
 
