@@ -4,9 +4,10 @@
     PYTHONPATH=tests:tests/lake python -m sync_soak --cycles 300 --formats iceberg ducklake --maintain 100
 
 `Sync.run(every=...)` captures and applies a few changes in each cycle: rows that are inserted, updated and deleted in a
-table, and rows that are appended to another one. Lines tell what the process has in memory and open, how many files RAW
-and the targets have, and the CPU of a cycle. The CPU is also compared with that of a fixed piece of work beside it,
-because other processes make both slower.
+table, and rows that are appended to another one, whose oldest rows are deleted. The tables stay as large as they are,
+because a cycle needs memory for the files that it writes anew. Lines tell what the process has in memory and open, how
+many files RAW and the targets have, and the CPU of a cycle. The CPU is also compared with that of a fixed piece of work
+beside it, because other processes make both slower.
 
 Allocators, and the threads of the libraries, need some hundred cycles until they have the memory that they use again.
 So memory is compared in the second half: it must not grow there, nor files that are open, nor the CPU of a cycle. Nor
@@ -44,6 +45,8 @@ FORMATS = ("parquet", "delta", "duckdb", "iceberg", "ducklake")
 MOST_GROWTH = 8 << 10
 # The CPU of a cycle at the end of the second half, as a multiple of that at its beginning.
 MOST_CPU = 1.25
+# The table to which rows are appended has those of so many cycles.
+LOG_CYCLES = 50
 # Positions and LSNs get more digits.
 MOST_STATE_GROWTH = 64
 
@@ -135,6 +138,7 @@ class Soak:
         self.database.execute(
             f"INSERT INTO log (note) SELECT 'cycle {number}' FROM generate_series(1, 20);"
             f"UPDATE t SET v = 'changed {number}' WHERE id % 97 = {number % 97};"
+            f"DELETE FROM log WHERE id <= {(number - LOG_CYCLES) * 20};"
             f"DELETE FROM t WHERE id = {number + 1}; INSERT INTO t VALUES ({number + 100_000}, 'new')"
         )
         self._cpu = time.process_time()
