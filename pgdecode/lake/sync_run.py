@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -231,30 +231,33 @@ class Sync:
             failing_since: float | None = None
             while True:
                 start = time.monotonic()
-                report, failure = self._cycle()
+                report, failures = self._cycle()
                 self._write(report)
                 self.on_report(report)
+                again = self._to_copy_again(failures)
+                new, self._stale = [name for name in again if name not in self._stale], again
+                # While tables are stale, the others go on.
+                failure = min(failures, key=lambda error: isinstance(error, StaleTables), default=None)
                 if failure is None:
-                    failing_since, self._stale = None, {}
+                    failing_since = None
                     if every is None or self._stopping:
                         return report
                     self._sleep(start + every)
                 elif self._stopping:
                     return report
-                elif not {*(again := self._to_copy_again(failure))} <= {*self._stale}:
-                    self._stale = again
-                    for name, reason in again.items():
-                        self._warn(f"table {name} is copied again: {reason}")
+                elif new:
+                    for name in new:
+                        self._warn(f"table {name} is copied again: {again[name]}")
                 else:
                     failing_since = failing_since or start
                     left = failing_since + self.retry_seconds - time.monotonic()
                     if every is not None and isinstance(failure, StaleTables):
                         # The other tables go on. A copy of these mends them.
                         failing_since = None
-                        for line in str(failure).splitlines():
-                            self._warn(line)
+                        self._warn_of(failures)
                         self._sleep(start + every)
                         continue
+                    self._warn_of(error for error in failures if error is not failure)
                     if not self._may_pass(failure) or left <= 0:
                         raise failure
                     self._warn(f"trying again for {math.ceil(left):,} s: {failure}")
@@ -262,11 +265,10 @@ class Sync:
                 if self._stopping:
                     return report
 
-    def _to_copy_again(self, failure: Exception) -> dict[str, str]:
+    def _to_copy_again(self, failures: Sequence[Exception]) -> dict[str, str]:
         """Return the stale tables that a copy mends, and the reasons."""
-        if not self.copy_again or not isinstance(failure, StaleTables):
-            return {}
-        return {name: reason for name, reason in failure.tables.items() if name not in failure.choices}
+        stale = [error for error in failures if self.copy_again and isinstance(error, StaleTables)]
+        return {name: error.tables[name] for error in stale for name in error.tables if name not in error.choices}
 
     def _may_pass(self, error: BaseException) -> bool:
         """Whether another attempt may succeed: the server or another process is in the way.
@@ -287,6 +289,10 @@ class Sync:
             self.on_warning(text)
         self._warnings[text] = self._n_cycles
 
+    def _warn_of(self, failures: Iterable[Exception]) -> None:
+        for line in (line for error in failures for line in str(error).splitlines()):
+            self._warn(line)
+
     def _sleep(self, until: float) -> None:
         while not self._stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _LOOK_SECONDS))
@@ -304,19 +310,20 @@ class Sync:
 
     # -- one cycle -----------------------------------------------------------------------------------------------------
 
-    def _cycle(self) -> tuple[Report, Exception | None]:
-        """Capture, then apply to each target. Return the first error too."""
+    def _cycle(self) -> tuple[Report, list[Exception]]:
+        """Capture, then apply to each target. Return the errors too."""
         self._warnings = {text: last for text, last in self._warnings.items() if last == self._n_cycles}
         self._n_cycles += 1
         before = read_report(self.raw)
         report = Report(time.time(), created=dict(before.get("created", {})))
         start = time.monotonic()
-        failure: Exception | None = None
+        failures: list[Exception] = []
         try:
             self._check_targets(before)
             self._capture(report)
         except _FAILURES as error:
-            failure, report.error = error, str(error)
+            failures.append(error)
+            report.error = str(error)
             # It may know more than the log has.
             self._log = Log(self.raw)
         has_raw = self._log.read().origin is not None
@@ -332,10 +339,11 @@ class Sync:
                 self._apply(target, item)
                 item.last_success = report.started if report.error is None else item.last_success
             except _FAILURES as error:
-                item.error, failure = str(error), failure or error
-        report.failures = 0 if failure is None else int(before.get("failures", 0)) + 1
+                failures.append(error)
+                item.error = str(error)
+        report.failures = int(before.get("failures", 0)) + 1 if failures else 0
         report.seconds = time.monotonic() - start
-        return report, failure
+        return report, failures
 
     def _check_targets(self, before: Mapping[str, Any]) -> None:
         """Check that what RAW gets can be applied, before the slot is read: it does not send that again.

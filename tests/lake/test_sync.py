@@ -18,6 +18,7 @@ from pgdecode.datasets.errors import OtherWriter
 from pgdecode.lake import Sync, lake_target, verify
 from pgdecode.lake.reading.payload_source import PayloadSource
 from pgdecode.lake.sync_run import Report
+from pgdecode.storage.errors import PathError
 from servers.database import Database
 from servers.server import Cluster, running_cluster
 from support.shell import Shell, started
@@ -249,6 +250,44 @@ def test_a_warning_that_each_cycle_has_is_printed_once(database: Database, tmp_p
     )
     new.run(every=0.01)
     assert (len(reports), ["public.without_key" in text for text in warnings]) == (3, [True])
+
+
+@pytest.mark.full
+def test_a_table_that_stays_behind_hides_neither_another_error_nor_that_a_copy_has_mended_a_table(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE calls (id int PRIMARY KEY, at timestamptz)")
+    database.execute("INSERT INTO calls VALUES (1, 'infinity')")
+    second, warnings, copies = tmp_path / "second", list[str](), list[list[str]]()
+
+    def on_report(report: Report) -> None:
+        copies.append(report.copies)
+        if len(copies) == 1:
+            database.execute("INSERT INTO t VALUES (1); ALTER TABLE t ADD w float8 DEFAULT random()")
+            database.execute("INSERT INTO t VALUES (2, 'two')")
+        if len(copies) == 5:
+            shutil.rmtree(second)
+            second.write_text("a file")
+
+    new = Sync(
+        database.dsn,
+        [f"parquet:{tmp_path / 'lake'}", f"parquet:{second}"],
+        tmp_path / "raw",
+        slot=database.slot,
+        publications=["p"],
+        create_slot=True,
+        copy_again=True,
+        on_warning=warnings.append,
+        on_report=on_report,
+    )
+    with pytest.raises(PathError, match="second: is not a folder"):
+        new.run(every=0.01)
+    assert copies == [["public.calls", "public.t"], [], ["public.t"], [], [], []]
+    assert [text.partition(": ")[0] for text in warnings] == [
+        *["table public.calls"] * 2,  # of each target
+        "table public.t is copied again",
+        *["table public.calls"] * 2,
+    ]
 
 
 @pytest.mark.full
