@@ -67,6 +67,21 @@ def test_columns_may_have_the_names_of_those_that_changes_have(lake: Lake, tmp_p
     assert lake.rows() == [("3", "c", "large", "k", ""), ("4", "d", "y", "p", "")]
 
 
+def test_name_clash_renames_only_columns_with_names_of_changes_and_errors_have_the_names_that_were_sent(
+    tmp_path: Path,
+) -> None:
+    slot, lake = Slot(), memory()
+    slot.begin(700)
+    slot.relation(T, ["id", "_op", "_action", "_unknown"], keys=["id"])
+    slot.insert(T, "1", "a", "b", "c")
+    slot.commit()
+    raw = written(tmp_path / "raw", slot)
+    with pytest.raises(PathError, match="column '_op' is text and cannot be read as 'int4'"):
+        apply(raw, lake.target, columns={TABLE: {"_op": "int4"}})
+    apply(raw, lake.target, name_clash="rename")
+    assert lake.read(TABLE).to_pylist() == [{"id": "1", "_op_": "a", "_action": "b", "_unknown": "c"}]
+
+
 @pytest.mark.parametrize("is_new", [False, True], ids=["known table", "new table"])
 def test_only_the_table_with_a_value_that_arrow_does_not_have_stays_behind(
     lake: Lake, tmp_path: Path, is_new: bool

@@ -19,15 +19,15 @@ from pgdecode.rows.options import Options
 from pgdecode.rows.own_names import OWN_NAMES
 
 _MARK = "\0"
-_ADDED = OWN_NAMES | NET_COLUMNS
 
 
 def marked_name(name: str, options: Options) -> str:
     """Add the mark to the name of a column that pgdecode adds.
 
-    With name_clash="rename", the column gets another name in the target instead.
+    With name_clash="rename", columns with the names of those of changes get other ones in the target instead.
     """
-    return name + _MARK if name in _ADDED and options.name_clash != "rename" else name
+    is_added = options.name_clash != "rename" if name in OWN_NAMES else name in NET_COLUMNS
+    return name + _MARK if is_added else name
 
 
 def plain_name(name: str) -> str:

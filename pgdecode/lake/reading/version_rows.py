@@ -95,7 +95,7 @@ class VersionOutput:
                 try:
                     layout = VersionLayout(version, Table([version], self._options))
                 except ValueError as error:
-                    raise TableError(version.qualified_name, str(error)) from error
+                    raise TableError(version.qualified_name, plain_text(str(error))) from error
                 self._layouts[version.relation_id] = layout
             self._numbers.setdefault(layout, {})[number] = version
             changed.add(layout)
