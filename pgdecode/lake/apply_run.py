@@ -235,6 +235,10 @@ def apply(
         return _Run(reading, threads, on_progress).run()
 
 
+def _oid(applied: Applied) -> int:
+    return int((applied.version or {})["relation"]["relation_id"])
+
+
 def _last_commit(until: AsOf | int | str | datetime | None) -> AsOf | None:
     try:
         return None if until == "now" else AsOf.of(until)
@@ -284,7 +288,14 @@ class _Run:
     def _states(self) -> dict[str, Applied]:
         """Return the states of the tables to apply, without those that have another name now."""
         found = {name: item for name, item in self._target.applied.items() if self._is_chosen(name)}
-        return {name: item for name, item in found.items() if "renamed" not in (item.replication or {})}
+        last: dict[int, int] = {}  # the last position of each table: one that was stale when it was renamed has no mark
+        for item in self._target.applied.values():
+            last[_oid(item)] = max(item.position, last.get(_oid(item), -1))
+        return {
+            name: item
+            for name, item in found.items()
+            if "renamed" not in (item.replication or {}) and item.position == last[_oid(item)]
+        }
 
     def _is_chosen(self, name: str) -> bool:
         return self._progress.is_chosen(name, self._options.tables)

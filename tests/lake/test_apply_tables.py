@@ -230,6 +230,26 @@ def test_a_renamed_table_is_built_under_its_new_name_and_the_old_one_stays(lake:
     assert [*result.tables] == ["public.now"]
 
 
+def test_a_table_that_is_renamed_while_it_is_stale_goes_on_under_its_new_name(tmp_path: Path) -> None:
+    lake = memory()
+    slot = begun("id* at", types=[25, 1184])
+    slot.insert(T, "1", "2026-11-28 12:00:00+00")
+    cuts = [next_transaction(slot, 701)]
+    slot.insert(T, "2", "infinity")
+    cuts.append(next_transaction(slot, 702))
+    slot.relation(T, ["id", "at"], keys=["id"], types=[25, 1184], name="now")
+    slot.insert(T, "3", "2026-11-28 12:00:00+00")
+    cuts.append(next_transaction(slot, 703))
+    slot.truncate(T)
+    slot.insert(T, "4", "2026-11-28 12:00:00+00")
+    cuts.append(next_transaction(slot, 704))
+    slot.insert(T, "5", "2026-11-28 12:00:00+00")
+    slot.commit()
+    result = lake.apply_batches(tmp_path / "raw", slot.payloads, cuts)
+    assert [row[0] for row in lake.rows("public.now")] == ["4", "5"]
+    assert [*result.tables] == ["public.now"]
+
+
 def test_a_table_that_was_dropped_and_made_again_is_made_anew(lake: Lake, tmp_path: Path) -> None:
     slot = begun("id* a")
     slot.insert(T, "1", "x")
