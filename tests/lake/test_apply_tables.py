@@ -72,14 +72,20 @@ def test_name_clash_renames_only_columns_with_names_of_changes_and_errors_have_t
 ) -> None:
     slot, lake = Slot(), memory()
     slot.begin(700)
-    slot.relation(T, ["id", "_op", "_action", "_unknown"], keys=["id"])
-    slot.insert(T, "1", "a", "b", "c")
+    slot.relation(T, ["id", "_op", "_action"], keys=["id"])
+    facts = [with_facts(slot)]
+    slot.insert(T, "1", "a", "b")
+    next_transaction(slot, 701)
+    slot.relation(T, ["id", "_op", "_action", "_error"], keys=["id"])
+    facts.append(with_facts(slot, "c"))
+    slot.insert(T, "2", "a", "b", "d")
     slot.commit()
     raw = written(tmp_path / "raw", slot)
     with pytest.raises(PathError, match="column '_op' is text and cannot be read as 'int4'"):
         apply(raw, lake.target, columns={TABLE: {"_op": "int4"}})
-    apply(raw, lake.target, name_clash="rename")
-    assert lake.read(TABLE).to_pylist() == [{"id": "1", "_op_": "a", "_action": "b", "_unknown": "c"}]
+    apply(raw, lake.target, name_clash="rename", catalog=RelationCatalog([], facts))
+    assert lake.read(TABLE).schema.names == ["id", "_op_", "_action", "_error_"]
+    assert lake.rows() == [("1", "a", "b", "c"), ("2", "a", "b", "d")]
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["known table", "new table"])

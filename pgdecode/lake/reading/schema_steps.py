@@ -127,7 +127,7 @@ class SchemaStep:
 
     def _missing(self, name: str, missing: Mapping[str, tuple[str, str | None] | None], kind: pa.DataType) -> pa.Scalar:
         known = missing.get(name)
-        value = None if known is None else decoded_value(self.after, *known, kind)
+        value = None if known is None else decoded_value(with_free_names(self.after), *known, kind)
         if value is None:
             raise UnknownValues(f"column {name!r} was added, and its values in older rows are not known")
         return value
