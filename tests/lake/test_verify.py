@@ -95,6 +95,30 @@ def test_tables_of_captured_files_equal_those_of_the_server_until_it_has_a_chang
     assert "planted" not in text
 
 
+@pytest.mark.full
+def test_a_target_is_compared_with_the_names_and_types_that_its_options_give(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE o (_op timestamptz PRIMARY KEY, _action timestamptz, at timestamptz)")
+    database.execute("INSERT INTO o VALUES ('2026-11-28', now(), now()), ('2026-11-29', 'infinity', NULL)")
+    oid = database.execute("SELECT 'o'::regclass::oid")[0][0]
+    raw, text = captured(database, tmp_path / "raw"), {"_op": "text", "_action": "text", "at": "text"}
+    for number, options in enumerate(
+        [
+            {"columns": {"public.o": text}},
+            {"columns": {int(oid or 0): text}},
+            {"columns": {"public.o": text}, "name_clash": "rename"},
+            {"columns": {"public.o": {"_op_": "text", "_action": "text"}}, "name_clash": "rename"},
+        ]
+    ):
+        target = f"parquet:{tmp_path / str(number)}"
+        apply(raw, target, tables="public.o", **options)
+        database.execute("UPDATE o SET at = now(), _action = now()")
+        found = verify(database.dsn, target, tables=["o"])
+        assert found.is_equal, found
+        assert not found.tables["public.o"].notes
+
+
 def test_verify_refuses_what_it_cannot_compare(database: Database, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no capture has written to it"):
         verify(database.dsn, tmp_path / "nothing")

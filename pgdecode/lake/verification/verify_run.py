@@ -23,8 +23,9 @@ from pgdecode.capture.errors import LOCKED, FolderBusyError, ServerError
 from pgdecode.capture.journal import Contents, plugin_options, read_log
 from pgdecode.capture.server import find_slot, identify
 from pgdecode.datasets.errors import OtherWriter
+from pgdecode.lake.applied import Applied
 from pgdecode.lake.apply_run import StaleTables, apply
-from pgdecode.lake.reading.column_names import marked_relation, plain_text
+from pgdecode.lake.reading.column_names import marked_name, marked_relation, plain_text
 from pgdecode.lake.reading.reading import version_of
 from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.target import Target
@@ -35,8 +36,10 @@ from pgdecode.payloads.workers import all_cores
 from pgdecode.protocol.errors import Unrepresentable
 from pgdecode.protocol.lsn import lsn_to_text
 from pgdecode.protocol.options import UnrepresentableValues
-from pgdecode.rows.options import ApplyKeywords
+from pgdecode.rows.options import ApplyKeywords, Options
+from pgdecode.rows.own_names import free_name
 from pgdecode.rows.row_decoder import decode_rows
+from pgdecode.rows.value_options import ValueOptions
 from pgdecode.storage.errors import PathError
 from pgdecode.types.pgtypes import MONEY_ARRAY_OID, MONEY_OID, NAME_BY_OID
 from pgdecode.types.user_types import DescribedTypes
@@ -99,16 +102,12 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class _ServerTable:
-    """A table in the snapshot, as it is sent and decoded."""
+    """A table in the snapshot, as it is sent and decoded. Columns and the key have the names of the target."""
 
-    table: PublishedTable
+    columns: Sequence[str]
     key: tuple[str, ...]
     rows: TableRows
     options: Mapping[str, Any]
-
-    @property
-    def columns(self) -> list[str]:
-        return [column.name for column in self.table.columns]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read and decode the rows."""
@@ -133,7 +132,8 @@ class _Stored:
 
     def columns_sent(self, name: str) -> list[str]:
         """Return the columns of a table that the server has sent last."""
-        return [column.name for column in version_of(self.target.applied[name]).columns]
+        applied = self.target.applied[name]
+        return [_name_of(column.name, applied.options) for column in version_of(applied).columns]
 
 
 def is_target(text: str | Path | Target) -> bool:
@@ -346,7 +346,12 @@ class _Verification:
         is_binary = plugin_options(sides.folder, contents).binary
         for name, (table, key) in sides.published.items():
             rows = TableRows(snapshot, table, binary=is_binary, sample=self.sample if key else None)
-            yield name, _ServerTable(table, key, rows, {**decoding, "type_messages": rows.types})
+            sent = [column.name for column in table.columns]
+            columns, own_key = ([_name_of(item, options) for item in items] for items in (sent, key))
+            types = {} if sides.target is None else _column_types(sides.target.applied[name])
+            given = {item: types.get(item, types.get(_name_of(item, options))) for item in sent}
+            own = {"columns": {marked_name(item, Options()): kind for item, kind in given.items() if kind}}
+            yield name, _ServerTable(columns, (*own_key,), rows, {**decoding, **own, "type_messages": rows.types})
 
 
 def _enter(target: Target, closing: contextlib.ExitStack, seconds: float, on_warning: Callable[[str], None]) -> None:
@@ -367,9 +372,31 @@ def _enter(target: Target, closing: contextlib.ExitStack, seconds: float, on_war
 
 def _options_of(target: Target) -> dict[str, Any]:
     """Return the options with which the tables of a target were applied."""
-    found = next(iter(target.applied.values())).options
+    return _given(next(iter(target.applied.values())))
+
+
+def _given(applied: Applied) -> dict[str, Any]:
+    found = applied.options
     names = (*ApplyKeywords.__annotations__, "key", "schema_changes")
-    return {name: found[name] for name in names if found.get(name) is not None}
+    given = {name: found[name] for name in names if found.get(name) is not None}
+    # JSON has no numbers as keys.
+    by_table = {name: given[name] for name in ("columns", "renames") if name in given}
+    return given | {name: {_by_oid(table): item for table, item in of.items()} for name, of in by_table.items()}
+
+
+def _by_oid(table: str) -> str | int:
+    return int(table) if table.isdecimal() else table
+
+
+def _column_types(applied: Applied) -> Mapping[str, str]:
+    """Return the types that the options of a table declare for columns."""
+    options = ValueOptions(columns=_given(applied).get("columns"))
+    return options.columns_of(version_of(applied))
+
+
+def _name_of(column: str, options: Mapping[str, Any]) -> str:
+    """Return the name of a column in a target."""
+    return free_name(column) if options.get("name_clash") == "rename" else column
 
 
 def _folder_of(target: Target | None) -> Path:
