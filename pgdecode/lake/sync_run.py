@@ -196,7 +196,7 @@ class Sync:
         self._running: Capture | None = None
         self._log = Log(self.raw)
         # The tables to apply, as far as the server was asked for them.
-        self._names: list[str] | None = [*self.tables] or None
+        self._names: list[str] | None = published_names(self.tables, ()) or None
         self._stale: dict[str, str] = {}  # tables to copy again, and the reasons
         self._n_cycles = 0
         self._warnings: dict[str, int] = {}  # with the number of the last cycle that had each

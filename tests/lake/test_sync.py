@@ -224,8 +224,9 @@ def test_only_a_server_that_was_reached_before_is_waited_for(database: Database,
     done = run("sync", dsn, *words, "--create-slot")
     assert (done.code, "trying again" in done.err, "No such file or directory" in done.err) == (2, False, True), done
     assert run("sync", database.dsn, *words, "--create-slot").code == 0
-    done = run("sync", dsn, *words, "--retry", "1s")
+    done = run("sync", dsn, *words, "--table", "t", "--retry", "1s")
     assert (done.code, "trying again for 1 s: " in done.err, "up to the commit" in done.err) == (2, True, False), done
+    assert "table t: " not in done.err  # what was captured before is applied
 
 
 def test_a_warning_that_each_cycle_has_is_printed_once(database: Database, tmp_path: Path) -> None:
