@@ -260,7 +260,7 @@ class _Run:
     def __init__(self, options: ReadingOptions, workers: Workers, on_progress: OnProgress) -> None:
         self._options, self._workers, self._on_progress = options, workers, on_progress
         self._target = options.target
-        self._progress = Progress()
+        self._progress = Progress(options.tables)
         self._finished: set[str] = set()
         self._has_added = False  # whether a reading has added the tables that are new to the target
 
@@ -298,7 +298,7 @@ class _Run:
         }
 
     def _is_chosen(self, name: str) -> bool:
-        return self._progress.is_chosen(name, self._options.tables)
+        return self._progress.is_chosen(name)
 
     def _next_group(self) -> dict[str, Applied]:
         """Return the tables at the least position that were not read to the end."""
@@ -347,9 +347,9 @@ class _Run:
                 )
 
     def _check_tables(self) -> None:
-        offered = self._progress.offered
+        offered, known = self._progress.offered, {*self._target.applied, *self._progress.without_columns}
         for table in self._options.tables or ():
-            if named(table, offered) not in {*self._target.applied, *self._progress.without_columns}:
+            if named(table, offered) not in known:
                 raise PathError(
                     f"table {table}: no committed transaction of {self._options.source.path} describes or uses it"
                     f"{did_you_mean(table, [*offered])}; there are {listed(sorted(offered))}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from pgdecode.protocol.as_of import AsOf
 from pgdecode.relations.catalog import RelationCatalog, before_payloads
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import RelationVersion
-from pgdecode.relations.table_names import named
+from pgdecode.relations.table_names import named, normal_name
 from pgdecode.rows.options import Options
 from pgdecode.storage.errors import PathError
 from pgdecode.types.user_types import UserType
@@ -80,6 +80,8 @@ class Progress:
 
     Attributes
     ----------
+    tables : tuple of str or None
+        Those that the caller names; None for all.
     counts : dict of str to TableCounts
         What was committed, by table.
     stale : dict of int to TableStale
@@ -95,6 +97,7 @@ class Progress:
         The tables that are left out, because they have no columns.
     """
 
+    tables: tuple[str, ...] | None = None
     counts: dict[str, TableCounts] = field(default_factory=dict)
     stale: dict[int, TableStale] = field(default_factory=dict)
     builds: dict[int, str] = field(default_factory=dict)
@@ -103,7 +106,10 @@ class Progress:
     offered: dict[str, None] = field(default_factory=dict)
     without_columns: set[str] = field(default_factory=set)
 
-    def is_chosen(self, name: str, tables: Sequence[str] | None) -> bool:
+    def __post_init__(self) -> None:
+        self._normal = {*map(normal_name, self.tables or ())}
+
+    def is_chosen(self, name: str) -> bool:
         """Whether a table is one of those that the caller names.
 
         Raises
@@ -111,11 +117,13 @@ class Progress:
         PathError
             If the caller's name may mean another table, too.
         """
-        if tables is None:
+        if self.tables is None:
             return True
         self.offered[name] = None
+        if name in self._normal or '"' not in name:
+            return name in self._normal
         try:
-            return any(named(table, {name}) == name == named(table, self.offered) for table in tables)
+            return any(named(table, {name}) == name == named(table, self.offered) for table in self.tables)
         except KeyError as error:
             raise PathError(f"table {error.args[0]}") from None
 
@@ -240,7 +248,7 @@ class Reading:
         """Whether the changes of a version are needed. Targets have no tables without columns."""
         relation_id, name = version.relation_id, version.qualified_name
         if self._only is None:
-            is_wanted = relation_id in self._feeds or self._progress.is_chosen(name, self._options.tables)
+            is_wanted = relation_id in self._feeds or self._progress.is_chosen(name)
         else:
             is_wanted = relation_id in self._only
         if is_wanted and not version.columns and not any(item.columns for item in self._versions_of(relation_id)):
