@@ -19,13 +19,16 @@ from pgdecode.types.encodings import CODECS
 EPOCH_US = 946_684_800_000_000
 _STATUS_UPDATE = struct.Struct("!cQQQqB")
 _APPLICATION = "pgdecode capture"
-# Refusals that do not pass by themselves. libpq gives no SQLSTATE for them; in other languages, they are tried again.
-_REFUSED = re.compile(
-    "permission denied|not permitted to log in|authentication failed|no password supplied|no pg_hba.conf entry|"
-    "must be superuser or replication role|"  # until PostgreSQL 15
-    'rejects connection|(role|user|database) ".*" does not exist'
-)
-_REFUSED_STATE = "28000"  # invalid_authorization_specification
+# Refusals, for which libpq gives no SQLSTATE. In other languages, the connection itself seems to have failed.
+_REFUSED = {
+    # They do not pass by themselves: invalid_authorization_specification.
+    "28000": "permission denied|not permitted to log in|authentication failed|no password supplied|"
+    "no pg_hba.conf entry|must be superuser or replication role|"  # until PostgreSQL 15
+    'rejects connection|(role|user|database) ".*" does not exist',
+    # They pass: too_many_connections and cannot_connect_now.
+    "53300": "too many (clients|connections)|connection slots are reserved",
+    "57P03": "the database system is ",
+}
 # Seconds to wait for a server that does not answer, if connect_timeout is not set.
 _CONNECT_SECONDS = 30.0
 # Seconds to wait for the answer to a statement. Those that read catalogs have a shorter statement_timeout.
@@ -175,7 +178,8 @@ class Connection:
         if self._conn.status != self._pq.ConnStatus.OK:
             error = self.error(self._conn.error_message)
             self._conn.finish()
-            raise ServerError(str(error), _REFUSED_STATE if _REFUSED.search(str(error)) else "")
+            states = (state for state, texts in _REFUSED.items() if re.search(texts, str(error)))
+            raise ServerError(str(error), next(states, ""))
 
     def close(self) -> None:
         """Close the connection at once."""

@@ -229,6 +229,20 @@ def test_only_a_server_that_was_reached_before_is_waited_for(database: Database,
     assert "table t: " not in done.err  # what was captured before is applied
 
 
+@pytest.mark.full
+def test_a_server_with_too_many_connections_is_waited_for_in_the_first_call_too(
+    database: Database, tmp_path: Path, run: Shell
+) -> None:
+    role = f"{database.name}_limited"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION CONNECTION LIMIT 0")
+    try:
+        dsn = f"{database.dsn} user={role}"
+        done = run("sync", dsn, f"parquet:{tmp_path / 'lake'}", "--raw", tmp_path / "raw", "--retry", "1s")
+        assert (done.code, "trying again for 1 s: " in done.err, "too many connections" in done.err) == (2, True, True)
+    finally:
+        database.execute(f"DROP ROLE {role}")
+
+
 def test_a_warning_that_each_cycle_has_is_printed_once(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE without_key (a int)")
     warnings: list[str] = []
