@@ -93,6 +93,7 @@ def test_the_soak_decodes_its_recording_again_and_again(monkeypatch: pytest.Monk
 
 @pytest.mark.full
 def test_a_second_editable_install_compiles_nothing_unless_a_source_has_changed(tmp_path: Path) -> None:
+    pytest.importorskip("Cython", reason="Cython is only installed for development")
     source = tmp_path / "src" / "pgdecode" / "_native" / "one.pyx"
     compiled = tmp_path / "pgdecode" / "_native"
     for folder in (source.parent, compiled):
