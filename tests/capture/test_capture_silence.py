@@ -130,6 +130,7 @@ def test_an_idle_connection_is_not_silent(database: Database, proxy: cluster.Pro
     assert run.said == []
 
 
+@pytest.mark.full
 def test_a_stop_is_heeded_while_the_server_is_silent(database: Database, proxy: cluster.Proxy, tmp_path: Path) -> None:
     database.create_slot()
     database.execute("INSERT INTO t VALUES (1, 'x')")

@@ -105,6 +105,7 @@ def test_the_shell_spark_and_python_take_turns(spark: SparkSession, turns: str, 
     assert sorted(found) == sorted(row[position] for row in local(Path("whole")).rows())
 
 
+@pytest.mark.full
 def test_the_shell_knows_the_positions_and_options_that_functions_have_saved(spark: SparkSession) -> None:
     files(0, ENDS[0])
     assert main(["decode", "raw", "out", "--changes"]) == 0

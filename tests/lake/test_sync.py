@@ -187,6 +187,7 @@ def test_a_target_that_fails_does_not_stop_the_others(database: Database, tmp_pa
         Sync(database.dsn, [good], tmp_path / "raw", tables=["ordres"]).run()
 
 
+@pytest.mark.full
 def test_a_cycle_is_tried_again_while_another_run_writes_to_the_target(database: Database, tmp_path: Path) -> None:
     database.execute("INSERT INTO t VALUES (1, 'one')")
     target, other, warnings = f"parquet:{tmp_path / 'lake'}", contextlib.ExitStack(), []

@@ -187,6 +187,7 @@ def test_columns_of_later_runs_are_read_with_those_before(spark: SparkSession) -
         assert read_run(spark, Path("out").absolute()).count() == 1
 
 
+@pytest.mark.full
 def test_duplicates_are_dropped_as_in_the_shell(spark: SparkSession) -> None:
     slot = Slot()
     for xid in (7, 8, 9):

@@ -214,6 +214,7 @@ def test_no_credential_is_in_a_task_the_plan_the_manifest_or_a_log(
     assert [secret for secret in (*SECRETS, "S3-KEY-CANARY") if secret.encode() in searched] == []
 
 
+@pytest.mark.full
 def test_a_store_that_does_not_answer_is_named(spark: SparkSession, s3: Emulator) -> None:
     options = {**s3.options, "endpoint": "http://127.0.0.1:9"}
     with pytest.raises(StoreUnreachable, match="s3://lake/x"):
