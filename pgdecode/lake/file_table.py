@@ -13,6 +13,7 @@ from pgdecode.lake.file_writer import FileWriter, Pieces, SourceFile
 from pgdecode.lake.net_rows import NetRows
 from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
 from pgdecode.lake.target import ColumnSource, TableCounts
+from pgdecode.net.schema import without_truncate
 from pgdecode.net.touched_rows import one_array
 from pgdecode.payloads.workers import Workers
 
@@ -126,10 +127,10 @@ class FileTable:
 
     def apply(self, net: pa.Table) -> None:
         """Apply net changes."""
-        if net.num_rows and net.column(0)[0].as_py() == "truncate":
+        is_truncated, net = without_truncate(net)
+        if is_truncated:
             self._replace([*self._files], ())
             self.counts.truncates += 1
-            net = net.slice(1)
         if not net.num_rows:
             return
         net_rows = NetRows(net, self._format, self._file_schema)

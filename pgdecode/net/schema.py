@@ -30,6 +30,12 @@ def parts_of(net: pa.Table) -> tuple[pa.Table, pa.Table]:
     return net.select([*range(n_added)]), net.select([*range(n_added, net.num_columns)])
 
 
+def without_truncate(net: pa.Table) -> tuple[bool, pa.Table]:
+    """Return whether net changes begin with a truncate, and those after it."""
+    is_truncated = net.num_rows > 0 and net.column(_ADDED.index("_action"))[0].as_py() == "truncate"
+    return is_truncated, net.slice(int(is_truncated))
+
+
 def key_of(schema: pa.Schema, key: Sequence[str] | None) -> tuple[str, ...]:
     """Find the columns that tell the rows of a table apart: the given ones, the replica identity, or all columns.
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pgdecode.datasets.errors import RunError
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.target import ColumnSource, MissingRow, TableCounts
-from pgdecode.net.schema import parts_of
+from pgdecode.net.schema import parts_of, without_truncate
 from pgdecode.relations.schema_metadata import KEY, REPLICA_IDENTITY
 from pgdecode.relations.table_names import quoted_name as quoted
 
@@ -166,10 +166,10 @@ class DuckDbTable:
         """Apply net changes."""
         with self._target.errors(self._name):
             self._target.begin()
-            if net.num_rows and net.column(0)[0].as_py() == "truncate":
+            is_truncated, net = without_truncate(net)
+            if is_truncated:
                 self._delete(f"DELETE FROM {self._table}")
                 self.counts.truncates += 1
-                net = net.slice(1)
             if net.num_rows:
                 self._replace(_FlatChanges(net, has_negative_zeros=not self._target.is_lake))
 

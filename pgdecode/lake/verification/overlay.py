@@ -14,7 +14,7 @@ from pgdecode.lake.applied import Applied
 from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.target import ColumnSource, TableCounts, Target
 from pgdecode.lake.verification.table_comparison import hashes_of
-from pgdecode.net.schema import parts_of
+from pgdecode.net.schema import parts_of, without_truncate
 from pgdecode.net.touched_rows import one_array
 
 # The hash of a key.
@@ -57,10 +57,10 @@ class _Layer:
 
     def apply(self, net: pa.Table) -> None:
         """Apply net changes, as `TargetTable.apply` does."""
-        if len(net) and net.column(0)[0].as_py() == "truncate":
+        is_truncated, net = without_truncate(net)
+        if is_truncated:
             self._is_truncated, self._n_below = True, 0
             self._removed, self._rows = {}, {}
-            net = net.slice(1)
         if not len(net):
             return
         added, of_table = parts_of(net)
