@@ -287,7 +287,7 @@ class _Run:
 
     def _states(self) -> dict[str, Applied]:
         """Return the states of the tables to apply, without those that have another name now."""
-        found = {name: item for name, item in self._target.applied.items() if self._is_chosen(name)}
+        found = {name: item for name, item in self._target.applied.items() if self._progress.is_chosen(name)}
         last: dict[int, int] = {}  # the last position of each table: one that was stale when it was renamed has no mark
         for item in self._target.applied.values():
             last[_oid(item)] = max(item.position, last.get(_oid(item), -1))
@@ -296,9 +296,6 @@ class _Run:
             for name, item in found.items()
             if "renamed" not in (item.replication or {}) and item.position == last[_oid(item)]
         }
-
-    def _is_chosen(self, name: str) -> bool:
-        return self._progress.is_chosen(name)
 
     def _next_group(self) -> dict[str, Applied]:
         """Return the tables at the least position that were not read to the end."""
@@ -311,7 +308,7 @@ class _Run:
         for item in self._target.applied.values():
             replication = item.replication or {}
             for oid, name in replication.get("others", {}).items():
-                if name in self._target.applied or not self._is_chosen(name):
+                if name in self._target.applied or not self._progress.is_chosen(name):
                     continue
                 if int(oid) in replication.get("without_columns", ()):
                     self._progress.without_columns.add(name)
