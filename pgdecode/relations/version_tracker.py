@@ -581,8 +581,9 @@ class RelationTracker:
         if later is None:
             # Nothing says that the table has been altered since.
             last = self._last_facts.get(relation)
-            may_follow = last is not None and (known is None or last.facts.may_follow(known.facts))
-            if last is not None and may_follow and all(item.position <= last.position for item in looks):
+            if last is not None and any(item.position > last.position for item in looks):
+                last = None
+            if last is not None and (known is None or last.facts.may_follow(known.facts)):
                 return last.facts
             if known is None:
                 return None
