@@ -122,6 +122,7 @@ def test_a_read_only_file_system_is_refused_at_the_start(database: Database, tmp
     assert ids(tmp_path / "kept") == list(range(10))
 
 
+@pytest.mark.full
 def test_a_folder_that_loses_its_permission_ends_the_capture(
     database: Database, tmp_path: Path, proxy: cluster.Proxy
 ) -> None:

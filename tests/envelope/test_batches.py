@@ -151,7 +151,7 @@ def test_a_streamed_row_with_xid_0_is_bad_at_every_place() -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_columns", "max_value_bytes", "max_payload_bytes"])
-@pytest.mark.parametrize("name", ["18.shop.v1", "18.streams.v4"])
+@pytest.mark.parametrize("name", ["18.shop.v1", full("18.streams.v4")])
 def test_limits_are_the_same_in_every_layout(name: str, limit: str) -> None:
     payloads = list(captures.capture(name).payloads)
     for most in (1, 3, 7, 8, 11, 12, 20, 60):

@@ -36,6 +36,7 @@ from support.generators.streams import (
     with_basis,
 )
 from support.oracles.reference import decode_payload
+from support.tiers import full
 
 # -- by order --------------------------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ def test_every_window_of_a_capture_decodes_as_in_the_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize(("length", "step"), [(1, 1), (5, 3), (100, 29), (1000, 211)])
-@pytest.mark.parametrize("name", ["14.streams.v2", "18.streams.v4", "16.twophase.v3"])
+@pytest.mark.parametrize("name", ["14.streams.v2", full("18.streams.v4"), "16.twophase.v3"])
 def test_windows_of_a_long_capture_decode_as_in_the_whole(name: str, length: int, step: int) -> None:
     capture = captures.capture(name)
     whole = pgdecode.decode_messages(capture.column)

@@ -117,6 +117,7 @@ def test_decoding_takes_at_most_four_times_its_input_and_64_mib(what: str, recor
     assert peak <= 4 * n_bytes + (64 << 20)
 
 
+@pytest.mark.full
 @needs_peak
 @own_allocator
 def test_a_million_changes_of_one_transaction_wait_in_a_file_and_are_read_part_by_part(tmp_path: Path) -> None:

@@ -249,6 +249,7 @@ def test_the_catalog_is_that_of_the_messages_in_order(spark: SparkSession, tmp_p
     assert relation_catalog(df.where(F.col("server") == SHOP)) == catalogs[SHOP]
 
 
+@pytest.mark.full
 def test_a_row_of_an_unknown_relation_names_it_and_says_how_to_describe_it(spark: SparkSession, tmp_path: Path) -> None:
     rows = table(SHOP, source=False)
     df = spark.read.parquet(landed(tmp_path / "raw", rows))
@@ -288,7 +289,7 @@ def test_a_catalog_describes_relations_of_payloads_that_begin_mid_stream(spark: 
     [
         (SHOP, "public.order_items"),
         ("18.shop.v1", "public.products"),
-        ("18.streams.v4", "public.s1"),
+        full("18.streams.v4", "public.s1"),
         ("16.txns.v2", "public.a2"),
     ],
 )

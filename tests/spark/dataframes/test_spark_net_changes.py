@@ -67,6 +67,7 @@ def test_random_changes_with_moved_keys_and_truncates(
     check(spark, random_table(random.Random(1), identity, 160)[0])
 
 
+@pytest.mark.full
 def test_a_value_is_filled_in_over_a_chain_of_keys_and_metadata_stay_in_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:

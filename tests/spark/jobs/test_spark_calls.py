@@ -208,6 +208,7 @@ def test_duplicates_are_dropped_as_in_the_shell(spark: SparkSession) -> None:
         assert ids_of(rows_of(out)) == expected
 
 
+@pytest.mark.full
 def test_an_overlap_and_a_gap_name_both_positions(spark: SparkSession) -> None:
     parts = streamed()
     written("raw/0.parquet", parts[0], seq=range(100, 107))
@@ -236,6 +237,7 @@ def test_an_overlap_and_a_gap_name_both_positions(spark: SparkSession) -> None:
         changes(read(spark, "raw/1.parquet"), state=decoder.state)
 
 
+@pytest.mark.full
 def test_a_state_of_dataframes_is_continued_once(spark: SparkSession) -> None:
     for number in range(3):
         add_part(number)

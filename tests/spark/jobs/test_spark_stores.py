@@ -120,7 +120,8 @@ def test_rows_and_manifest_are_those_of_local_paths(
     assert outputs(out) == {file.name for file in manifest.files}
 
 
-@pytest.mark.parametrize("what", ["changes", full("messages")])
+@pytest.mark.full
+@pytest.mark.parametrize("what", ["changes", "messages"])
 def test_the_same_call_again_adds_what_has_come_to_a_store(
     spark: SparkSession, store: Emulator, local: Path, tmp_path: Path, what: str
 ) -> None:

@@ -175,7 +175,8 @@ def test_times_have_the_type_of_the_session(session: SparkSession, tmp_path: Pat
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "n_restarts"), [("18.streams.v4", 1), full("18.txns.v3nostream", 5)])
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "n_restarts"), [("18.streams.v4", 1), ("18.txns.v3nostream", 5)])
 def test_a_stream_over_a_growing_folder_that_is_restarted_returns_each_change_once(
     session: SparkSession, tmp_path: Path, rng: random.Random, name: str, n_restarts: int
 ) -> None:
