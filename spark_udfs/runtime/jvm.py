@@ -35,7 +35,8 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     if SparkContext._gateway is not None:
         return
     reader, writer = os.pipe()
-    threading.Thread(target=_pass_on, args=(reader,), name="stderr of the JVM", daemon=True).start()
+    # As a process that inherits it, the JVM keeps the standard error of its start.
+    threading.Thread(target=_pass_on, args=(reader, os.dup(2)), name="stderr of the JVM", daemon=True).start()
     try:
         launch: Any = java_gateway.launch_gateway
         gateway = launch(SparkConf().setAll(list(settings.items())), {"stderr": writer})
@@ -44,13 +45,14 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _pass_on(reader: int) -> None:
-    """Copy what the JVM and its processes print on standard error to that of this process, until they end."""
+def _pass_on(reader: int, stderr: int) -> None:
+    """Copy what the JVM and its processes print on standard error, until they end."""
     while chunk := os.read(reader, 1 << 16):
         # Whoever writes into a full pipe waits: reading goes on even if nothing can be printed.
         with suppress(OSError):
-            os.write(2, _NEEDLESS.sub(b"", chunk))
+            os.write(stderr, _NEEDLESS.sub(b"", chunk))
     os.close(reader)
+    os.close(stderr)
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -148,9 +148,12 @@ def test_the_longest_folder_still_makes_a_path_that_the_system_takes(master: str
     assert len(str(folder / ".00000000-0000-0000-0000-000000000000.sock")) == 100
 
 
-def test_what_the_jvm_prints_is_passed_on_but_for_javas_warning(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_the_jvm_prints_goes_where_standard_error_was_at_its_start_but_for_javas_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"WARNING: Using incubator modules: jdk.incubator.vector\nERROR: no memory\n")
     os.close(writer)
-    jvm._pass_on(reader)
-    assert capfd.readouterr().err == "ERROR: no memory\n"
+    jvm._pass_on(reader, os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT))
+    assert (tmp_path / "errors").read_text() == "ERROR: no memory\n"
+    assert capfd.readouterr().err == ""
