@@ -49,6 +49,8 @@ QUEUE_BYTES = 32 * 2**20
 # SQLSTATEs of text that the server cannot convert to client_encoding (character_not_in_repertoire,
 # untranslatable_character).
 _NOT_CONVERTIBLE = ("22021", "22P05")
+# The class of SQLSTATEs of internal errors and damaged data.
+_INTERNAL_ERRORS = "XX"
 # Seconds for reading the user-defined types of the last file after a stop, and for a look at a silent server.
 _STOP_SECONDS = 5.0
 _PAGE = 8192
@@ -707,6 +709,11 @@ class Capture:
                         ", as of the changes that come next, although it exists now: the slot is older than it. "
                         f"Advance the slot (pg_replication_slot_advance) and accept_gap, or {server.NEW_SLOT}"
                     )
+        if failure.sqlstate.startswith(_INTERNAL_ERRORS):
+            return (
+                "; this is an internal error of the server, which comes again where it decodes the same transaction. "
+                f"A newer version may decode it. Or {server.NEW_SLOT}, and the tables are to be copied again"
+            )
         return ""
 
     def _read_catalog(self, oids: set[int], relations: set[Relation]) -> CatalogContents:

@@ -116,6 +116,11 @@ def error_in_the_stream(client: socket.socket) -> None:
     client.sendall(frame(BEGIN) + frame(COMMIT) + frame(BEGIN) + message(b"E", fields) + READY)
 
 
+def internal_error(client: socket.socket) -> None:
+    fields = b"SERROR\0CXX000\0Mpg_attribute catalog is missing 1 attribute(s) for relation OID 16384\0\0"
+    client.sendall(message(b"E", fields) + READY)
+
+
 def in_order(client: socket.socket) -> None:
     client.sendall(frame(BEGIN) + frame(COMMIT) + keepalive(0x1000))
     # Until the client ends the stream.
@@ -177,6 +182,11 @@ def test_an_error_of_the_server_keeps_complete_messages(tmp_path: Path, script: 
     with pytest.raises(StoppedError, match=r'^the server ended the capture: publication "p" does not exist$'):
         run(script(error_in_the_stream), tmp_path / "out")
     assert payloads(tmp_path / "out") == [BEGIN, COMMIT]
+
+
+def test_an_internal_error_of_the_server_says_what_may_help(tmp_path: Path, script: Callable[..., Script]) -> None:
+    with pytest.raises(StoppedError, match=r"OID 16384; .* A newer version may decode it\. Or drop_slot, and then"):
+        run(script(internal_error), tmp_path / "out")
 
 
 def test_an_unreachable_server_ends_the_capture(tmp_path: Path, script: Callable[..., Script]) -> None:
