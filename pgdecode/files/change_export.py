@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pgdecode.changes.layout_change import LayoutChange
 from pgdecode.changes.record_batches import LimitedBuilder
-from pgdecode.changes.table_rows import TableBuilder
 from pgdecode.datasets.manifest import OutputFile
 from pgdecode.datasets.new_files import NewOutput
 from pgdecode.datasets.run import Run
@@ -76,8 +71,7 @@ def convert_changes(
     files : OrderedFiles
     run : Run
         It creates and accepts the files: one for all changes, or one for each table and schema. If its target is a
-        file, the columns are those of all versions. If they change, the file is written again from its rows. The input
-        is read a second time if the rows do not determine what later versions make of their values; and if a value is
+        file, the columns are those of all versions. The input is read a second time if they change, and if a value is
         faulty, but a later version may have a type that it fits.
     relations : sequence of str
         Tables, as "schema.table". Rows have the columns of the versions of their table so far, as those of
@@ -275,7 +269,7 @@ class FileFormat:
 
     @property
     def as_file(self) -> bool:
-        """Whether all rows are in one file. If their schema changes, it is written again."""
+        """Whether all rows are in one file, so that their schema must not change."""
         return not self.run.target.has_log
 
     def are_alike(self, schema: pa.Schema, other: pa.Schema) -> bool:
@@ -300,24 +294,23 @@ class TableFiles:
         self._name = name
         self._format = format
         self._n_outputs = n_outputs
-        self._scratch = ExitStack()  # temporary folders
         self._open = ExitStack()  # the file
         self._writer: Writer | None = None
-        self._layouts: list[tuple[Path, LimitedBuilder]] = []  # of each file
-        self._written: list[tuple[NewOutput | None, int]] = []  # each file, if it is of the run, and its rows
+        self._schema: pa.Schema  # of the file
+        self._written: list[tuple[NewOutput, int]] = []  # each file, and its rows
 
     def __enter__(self) -> TableFiles:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        with self._scratch:
-            self._open.__exit__(*error)
+        self._open.__exit__(*error)
         if error[0] is not None:
-            self._discard()
+            for file, _ in self._written:
+                file.discard()
 
     def accepted(self) -> list[OutputFile]:
         """Take the files, which are complete, into the output of the run."""
-        return [self._format.run.accept(file.written(n_rows)) for file, n_rows in self._written if file is not None]
+        return [self._format.run.accept(file.written(n_rows)) for file, n_rows in self._written]
 
     def write(self, rows: pa.RecordBatch, builder: LimitedBuilder) -> None:
         """Write rows that a builder has made.
@@ -325,32 +318,25 @@ class TableFiles:
         Raises
         ------
         LayoutUnknown
-            If they cannot be in the same text file as the rows before them.
+            If they cannot be in the same file as the rows before them.
         """
         if not len(rows):
             return
-        if self._writer is None or not self._format.are_alike(builder.schema, self._layouts[-1][1].schema):
-            self._begin(builder)
+        if self._writer is None or not self._format.are_alike(builder.schema, self._schema):
+            self._begin(builder.schema)
         self._add(rows)
 
     def write_table(self, table: pa.Table) -> None:
         """Write all rows."""
-        self._begin_file(table.schema)
+        self._begin(table.schema)
         for rows in table.to_batches(BATCH_ROWS):
             self._add(rows)
 
     def end(self, builder: LimitedBuilder) -> None:
-        """Process the end of the rows. The builder has all versions of the table.
-
-        Raises
-        ------
-        LayoutUnknown
-            If the rows before the last schema cannot be converted to it.
-        """
-        if self._writer is None:
-            self._begin(builder)
-        elif self._format.as_file and not self._format.are_alike(builder.schema, self._layouts[0][1].schema):
-            self._write_again(builder)
+        """Process the end of the rows. The builder has all versions of the table. It raises as `write`."""
+        has_other = self._writer is not None and not self._format.are_alike(builder.schema, self._schema)
+        if self._writer is None or (has_other and self._format.as_file):
+            self._begin(builder.schema)
 
     def flush(self) -> None:
         """Let the workers encode the rows so far."""
@@ -363,56 +349,17 @@ class TableFiles:
         file, n_rows = self._written[-1]
         self._written[-1] = file, n_rows + len(rows)
 
-    def _discard(self) -> None:
-        for file, _ in self._written:
-            if file is not None:
-                file.discard()
-        self._written.clear()
-
-    def _begin(self, builder: LimitedBuilder) -> None:
+    def _begin(self, schema: pa.Schema) -> None:
         """Begin a file for rows of another schema."""
-        if self._format.as_file and self._layouts and self._format.format != "parquet":
+        if self._writer is not None and self._format.as_file:
             raise LayoutUnknown
         self._open.close()
-        self._layouts.append((self._begin_file(builder.schema), builder))
-
-    def _begin_file(self, schema: pa.Schema) -> Path:
-        how, number = self._format, len(self._written) + 1
-        output = None
-        if how.as_file and number > 1:
-            folder = tempfile.TemporaryDirectory(dir=how.run.spill)
-            path = Path(self._scratch.enter_context(folder), "rows.parquet")
-            file: BinaryIO = self._open.enter_context(path.open("xb"))
-        else:
-            name = table_file_name(self._name)
-            output = how.run.files.open(name, how.format, folder=name if how.in_folders else "", nth=number)
-            file = self._open.enter_context(output)
+        how, name = self._format, table_file_name(self._name)
+        output = how.run.files.open(name, how.format, folder=name if how.in_folders else "", nth=len(self._written) + 1)
+        file = self._open.enter_context(output)
         layout = CHANGE_LAYOUT if self._name is None else TABLE_LAYOUT
+        self._schema = schema
         self._writer = self._open.enter_context(
             writer_to(file, how.format, schema, layout, self._n_outputs, how.workers)
         )
         self._written.append((output, 0))
-        return Path(file.name)
-
-    def _write_again(self, builder: LimitedBuilder) -> None:
-        """Write the rows of all files with the columns of all versions, into one file."""
-        assert isinstance(builder, TableBuilder)
-        self._open.close()
-        changes = [LayoutChange(before, builder) for _, before in self._layouts if isinstance(before, TableBuilder)]
-        if self._format.format != "parquet" or not all(change.is_possible for change in changes):
-            raise LayoutUnknown
-        with ExitStack() as stack:
-            files = [stack.enter_context(open(path, "rb")) for path, _ in self._layouts]
-            self._discard()
-            self._begin_file(builder.schema)
-            for file, change in zip(files, changes, strict=True):
-                for rows in _batches_of(file):
-                    converted = change.converted(rows)
-                    if converted is None:
-                        raise LayoutUnknown
-                    self._add(converted)
-
-
-def _batches_of(file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(file) as parquet:
-        yield from parquet.iter_batches(BATCH_ROWS)
