@@ -40,7 +40,7 @@ from pgdecode.lake.delta_log import (
     state_at,
 )
 from pgdecode.lake.file_target import FileTarget
-from pgdecode.lake.stored_types import from_stored, stored_field, to_stored
+from pgdecode.lake.stored_types import stored_field
 from pgdecode.lake.table_format import StoredTable, TableChange
 from pgdecode.lake.target import ColumnSource
 from pgdecode.relations.schema_metadata import KEY
@@ -272,14 +272,6 @@ class DeltaFormat:
                 )
         self._planned[name] = file_schema
         return file_schema
-
-    def to_stored(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Convert values of a typed table to the type of a field of `file_schema`."""
-        return to_stored(column, field.type)
-
-    def to_typed(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Convert stored values back to the type of a field of `schema`."""
-        return from_stored(column, field.type)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pgdecode.lake.applied import Applied
 from pgdecode.lake.data_file import ColumnBounds, DataFile, renamed_bounds
 from pgdecode.lake.file_writer import FileWriter, Pieces, SourceFile
 from pgdecode.lake.net_rows import NetRows
+from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.table_format import StoredTable, TableChange, TableFormat
 from pgdecode.lake.target import ColumnSource, TableCounts
 from pgdecode.net.schema import without_truncate
@@ -133,7 +134,7 @@ class FileTable:
             self.counts.truncates += 1
         if not net.num_rows:
             return
-        net_rows = NetRows(net, self._format, self._file_schema)
+        net_rows = NetRows(net, self._file_schema)
         with Workers(self._threads) as workers:
             touched = self._touched(net_rows, workers) if net_rows.has_claims else []
             new, n_missing = net_rows.unclaimed()
@@ -264,13 +265,13 @@ class FileTable:
                     typed = schema.field(item.name).type
                     missing = pa.scalar(None, typed) if of.missing is None else of.missing
                     column = pa.chunked_array([pa.repeat(missing, len(rows))], typed)
-                    made.append(self._format.to_stored(column, item))
+                    made.append(to_stored(column, item.type))
                 elif of.convert is None:
                     column = rows[of.name]
                     made.append(column if column.type == item.type else column.cast(item.type))
                 else:
-                    column = self._format.to_typed(rows[of.name], former.field(of.name))
-                    made.append(self._format.to_stored(of.convert(column), item))
+                    column = to_stored(rows[of.name], former.field(of.name).type)
+                    made.append(to_stored(of.convert(column), item.type))
             return writer.encoded(pa.Table.from_arrays(made, schema=file_schema))
 
         with (

@@ -63,7 +63,7 @@ from pgdecode.files.change_export import table_file_name
 from pgdecode.lake.applied import Applied
 from pgdecode.lake.data_file import ColumnBounds, DataFile
 from pgdecode.lake.file_target import FileTarget
-from pgdecode.lake.stored_types import stored_schema, to_stored
+from pgdecode.lake.stored_types import stored_schema
 from pgdecode.lake.table_format import StoredTable, TableChange
 from pgdecode.lake.target import ColumnSource
 from pgdecode.protocol.lsn import lsn_to_text
@@ -362,14 +362,6 @@ class IcebergFormat:
         plan.last_id = next(ids) - 1
         plan.file_schema = pa.schema(fields)
         return plan.file_schema, stays
-
-    def to_stored(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Convert values of a typed table to the type of a field of files."""
-        return to_stored(column, field.type)
-
-    def to_typed(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Convert stored values back to the type of a field of a typed table."""
-        return to_stored(column, field.type)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

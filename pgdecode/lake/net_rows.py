@@ -13,7 +13,7 @@ from pgdecode._native.arrow.int64_kernels import counted
 from pgdecode._native.changes.key_numbers import KeyClaims, other_rows
 from pgdecode.changes.committed_changes import values_of
 from pgdecode.lake.data_file import ColumnBounds, order_value
-from pgdecode.lake.table_format import TableFormat
+from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.target import MissingRow
 from pgdecode.net.keys import KeyNumbers
 from pgdecode.net.schema import parts_of
@@ -31,7 +31,6 @@ class NetRows:
     ----------
     net : pa.Table
         As `net_changes` returns them.
-    format : TableFormat
     schema : pa.Schema
         Of the files.
 
@@ -45,14 +44,14 @@ class NetRows:
         Whether rows of the table may have to be removed.
     """
 
-    def __init__(self, net: pa.Table, format: TableFormat, schema: pa.Schema) -> None:
+    def __init__(self, net: pa.Table, schema: pa.Schema) -> None:
         added, of_table = parts_of(net)
         before = one_array(added["_key_before"])
         self.key = [item.name for item in before.type]
         # With a key of all columns, rows may be equal, and one that was inserted is none of those that are there.
         self.is_unique = len(self.key) < len(schema)
         # Taking rows of a column with several chunks would copy the whole column each time.
-        columns = [one_array(format.to_stored(of_table[item.name], item)) for item in schema]
+        columns = [one_array(to_stored(of_table[item.name], item.type)) for item in schema]
         self.rows = pa.Table.from_arrays(columns, schema=_nullable(schema))
         self.is_upsert = one_array(pc.equal(added["_action"], "upsert"))
         self._positions = added["_position"]
@@ -60,7 +59,7 @@ class NetRows:
         self._is_known = _known(added["_unknown"])
         self._sorted: dict[str, tuple[bool, pa.Array]] = {}
         self._numbers = KeyNumbers([schema.field(name) for name in self.key])
-        keys = [self._key_column(before, format, schema.field(name)) for name in self.key]
+        keys = [self._key_column(before, schema.field(name)) for name in self.key]
         numbers = self._numbers.numbered(keys, net.num_rows)
         claimants = self._has_key
         if self.is_unique:
@@ -79,9 +78,9 @@ class NetRows:
         is_late = pc.invert(self._has_key).cast(pa.uint8())
         self._claims = KeyClaims(values_of(numbers), values_of(is_late), len(self._numbers))
 
-    def _key_column(self, before: pa.StructArray, format: TableFormat, field: pa.Field) -> pa.Array:
+    def _key_column(self, before: pa.StructArray, field: pa.Field) -> pa.Array:
         """Return the key that each row had before; for one that was inserted, the key that it has."""
-        column = format.to_stored(pa.chunked_array([pc.struct_field(before, field.name)]), field)
+        column = to_stored(pa.chunked_array([pc.struct_field(before, field.name)]), field.type)
         own = self.rows[field.name]
         if not self.is_unique or self._has_key.true_count == len(before):
             return one_array(column)

@@ -148,14 +148,6 @@ class ParquetFormat:
         """Return the schema of files of a table with other columns. All files are written anew."""
         return schema, False
 
-    def to_stored(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Return the values, which have the same types in files."""
-        return column
-
-    def to_typed(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Return the values, which have the same types in files."""
-        return column
-
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def path(self, file: DataFile) -> FilePath:

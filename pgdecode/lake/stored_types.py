@@ -66,7 +66,7 @@ def _stored_type(type: pa.DataType, instead: Mapping[pa.DataType, pa.DataType]) 
 
 
 def to_stored(array: _Array, type: pa.DataType) -> _Array:
-    """Convert a column of a typed table to the type of `stored_field`, without loss.
+    """Convert a column of a typed table to the type of `stored_field`, without loss; or back.
 
     Parameters
     ----------
@@ -83,11 +83,6 @@ def to_stored(array: _Array, type: pa.DataType) -> _Array:
     if isinstance(array, pa.ChunkedArray):
         return pa.chunked_array([to_stored(chunk, type) for chunk in array.chunks], type)
     return _converted(array, type)
-
-
-def from_stored(array: _Array, type: pa.DataType) -> _Array:
-    """Convert a column that `to_stored` made back to the type of the typed table."""
-    return to_stored(array, type)
 
 
 def _converted(array: Any, type: pa.DataType) -> Any:

@@ -110,12 +110,6 @@ class TableFormat(Protocol):
         It also returns whether the files stay as they are. Otherwise all files are written anew.
         """
 
-    def to_stored(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Convert values of a typed table to the type of a field of `file_schema`."""
-
-    def to_typed(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """Convert stored values back to the type of a field of `schema`."""
-
     def path(self, file: DataFile) -> FilePath:
         """Return where a file is now."""
 

@@ -28,7 +28,7 @@ from lake.test_apply_captures import (
 )
 
 from pgdecode.files.change_export import table_file_name
-from pgdecode.lake.stored_types import from_stored
+from pgdecode.lake.stored_types import to_stored
 from pgdecode.lake.targets import lake_target
 from support import captures
 from support.oracles.expected_changes import TEXT
@@ -108,7 +108,7 @@ def test_typed_tables_have_the_values_of_the_payloads(scheme: str, name: str, tm
             pa.Table.from_pylist(stored.committed[table][1], stored.committed[table][0]),
             READERS[scheme](uri, table),
         ):
-            typed = pa.table([from_stored(found[item.name], item.type) for item in schema], schema=schema)
+            typed = pa.table([to_stored(found[item.name], item.type) for item in schema], schema=schema)
             assert rows_of(typed) == rows_of(pa.Table.from_pylist(rows, schema)), table
 
 

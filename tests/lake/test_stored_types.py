@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgdecode.lake.stored_types import INSTEAD, Format, from_stored, stored_field, stored_schema, to_stored
+from pgdecode.lake.stored_types import INSTEAD, Format, stored_field, stored_schema, to_stored
 from pgdecode.types import pgtypes
 from support.tiers import full
 
@@ -100,7 +100,7 @@ def test_values_of_every_type_are_the_same_after_they_were_stored(format: Format
             there = to_stored(array, stored.type)
             there.validate(full=True)
             assert there.type == stored.type
-            assert from_stored(there, field.type).equals(array), field
+            assert to_stored(there, field.type).equals(array), field
 
 
 def read_back(format: Format, stored: pa.Table, folder: Path) -> pa.Table:
@@ -141,7 +141,7 @@ def test_values_of_every_type_are_read_by_the_readers_of_the_format(format: Form
     for item in typed.schema:
         column = found[item.name]
         # Readers choose among types of the same values, such as large strings and views.
-        values = from_stored(column.cast(schema.field(item.name).type), item.type).to_pylist()
+        values = to_stored(column.cast(schema.field(item.name).type), item.type).to_pylist()
         expected = typed[item.name].to_pylist()
         if format == "iceberg":
             expected = [as_read_by_pyiceberg(value, item.type) for value in expected]
