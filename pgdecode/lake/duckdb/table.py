@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.datasets.errors import RunError
-from pgdecode.lake.applied import Applied
 from pgdecode.lake.target import ColumnSource, MissingRow, TableCounts
 from pgdecode.net.schema import parts_of, without_truncate
 from pgdecode.relations.schema_metadata import KEY, REPLICA_IDENTITY
 from pgdecode.relations.table_names import quoted_name as quoted
 
+if TYPE_CHECKING:
+    from pgdecode.lake.duckdb.database import DuckDbTarget
+
 CATALOG = "pgdecode"  # the name under which the database is attached
 _NEW_TABLE = "_pgdecode_new"
 # The order of types in which DuckDB converts values without loss.
 _WIDER = [("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE")]
-
-
-class Connection(Protocol):
-    """What a table needs of its target."""
-
-    name: str
-    is_lake: bool
-    applied: dict[str, Applied]
-
-    def run(
-        self, sql: str, pgdecode_input: pa.Table | None = None, pgdecode_old: pa.Table | None = None
-    ) -> list[tuple[Any, ...]]:
-        """Run a statement, which may read tables by the names of these parameters, and return its rows."""
-
-    def query(self, sql: str, pgdecode_input: pa.Table | None = None) -> pa.Table:
-        """Return the rows of a query as a table."""
-
-    def function(
-        self, name: str, make: Callable[[pa.ChunkedArray], pa.ChunkedArray], takes: str, returns: str
-    ) -> AbstractContextManager[None]:
-        """Let SQL call a function of a column."""
-
-    def errors(self, of: str = "") -> AbstractContextManager[None]:
-        """Raise errors of DuckDB as one line."""
-
-    def begin(self) -> None:
-        """Begin a transaction if there is none."""
 
 
 def literal(text: str) -> str:
@@ -70,13 +45,13 @@ class DuckDbTable:
 
     Parameters
     ----------
-    target : Connection
+    target : DuckDbTarget
     name : str
     parts : tuple of str
         Schema and name.
     """
 
-    def __init__(self, target: Connection, name: str, parts: tuple[str, str]) -> None:
+    def __init__(self, target: DuckDbTarget, name: str, parts: tuple[str, str]) -> None:
         self._target, self._name, self._parts = target, name, parts
         self._table = sql_name(*parts)
         self.discard()
@@ -303,7 +278,7 @@ class _ColumnChange:
 
     def __init__(
         self,
-        target: Connection,
+        target: DuckDbTarget,
         table: str,
         schema: pa.Schema,
         columns: Mapping[str, ColumnSource],

@@ -77,7 +77,3 @@ class DryRun(Target):
     def roll_back(self) -> None:
         """Forget what was counted since the last commit."""
         self._tables.clear()
-
-    def read(self, name: str) -> pa.RecordBatchReader:
-        """Read the rows of the target."""
-        return self._target.read(name)
