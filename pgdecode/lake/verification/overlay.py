@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +55,13 @@ class _Layer:
         self._rows: dict[_Key, list[_Row]] = {}
         self._added: list[pa.Table] = []
         self._n_added = 0
+
+    def copy(self) -> _Layer:
+        """Make an independent copy."""
+        other = copy(self)
+        other._removed, other._added = dict(self._removed), [*self._added]
+        other._rows = {key: [*rows] for key, rows in self._rows.items()}
+        return other
 
     def apply(self, net: pa.Table) -> None:
         """Apply net changes, as `TargetTable.apply` does."""
@@ -193,6 +201,12 @@ class OverlayTable:
         """The columns, with the types in which rows are read."""
         return self._layer.schema if self._layer is not None else pa.schema([])
 
+    def copy(self) -> OverlayTable:
+        """Make an independent copy."""
+        other = copy(self)
+        other.counts, other._layer = replace(self.counts), self._layer and self._layer.copy()
+        return other
+
     def create(self, schema: pa.Schema) -> None:
         """Make the table empty."""
         self._layer = _Layer(_without_metadata(schema), tuple)
@@ -251,6 +265,7 @@ class Overlay(Target):
         super().__init__(target.name)
         self._target = target
         self._tables: dict[str, OverlayTable] = {}
+        self._committed: dict[str, OverlayTable] = {}
 
     @contextmanager
     def opened(self) -> Iterator[Overlay]:
@@ -270,11 +285,13 @@ class Overlay(Target):
         return self._tables[name]
 
     def commit(self, applied: Mapping[str, Applied]) -> None:
-        """Take the states of tables."""
+        """Take the states of tables, and keep their changes."""
+        self._committed |= {name: self.table(name).copy() for name in applied}
         self.applied |= applied
 
     def roll_back(self) -> None:
-        """Do nothing: changes are not written, and nothing is read after an error."""
+        """Discard what was done to all tables since the last commit."""
+        self._tables = {name: table.copy() for name, table in self._committed.items()}
 
     def read(self, name: str) -> pa.RecordBatchReader:
         """Read the rows of a table after the changes."""
