@@ -6,6 +6,7 @@ FUZZ_SECONDS ?= 60
 SEEDS ?= 1
 CASES ?= 10000
 SEED ?= 0
+MARKS ?= not full
 SANITIZERS = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
 LIST = awk -F ':  [^\#]*\#\# ' '/^[a-z-]+:  .*\#\# /{printf "  %-16s %s\n", $$1, $$2} $(1)' Makefile
 
@@ -59,10 +60,10 @@ define instrumented
 endef
 
 # PostgreSQL and Java do not run with the sanitizers' libraries loaded.
-sanitize:  ## after each change under src/: tests without Spark and servers under AddressSanitizer and UBSan
+sanitize:  ## after each change under src/: quick tests without Spark and servers under AddressSanitizer and UBSan; MARKS= for all
 	$(call instrumented,$(SANITIZERS),libasan.so libubsan.so,ASAN_OPTIONS=detect_leaks=0 \
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1) --ignore=tests/spark --ignore-glob='*/test_spark_*' \
-	--ignore=tests/cli --ignore=tests/integration --ignore=tests/capture
+	--ignore=tests/cli --ignore=tests/integration --ignore=tests/capture -m "$(MARKS)"
 
 tsan:  ## after a change to data that threads share: tests of threads under ThreadSanitizer; a missing wake-up makes them hang
 	$(call instrumented,-O1 -g -fsanitize=thread,libtsan.so,TSAN_OPTIONS="suppressions=tests/tsan.supp exitcode=66") \
