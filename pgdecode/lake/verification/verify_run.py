@@ -123,19 +123,6 @@ class _ServerTable:
             yield pa.RecordBatch.from_arrays(found.columns[found.num_columns - len(names) :], names)
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """The tables to compare: a target with the commits before the snapshot."""
-
-    target: Target
-    faults: Mapping[str, str]
-
-    def columns_sent(self, name: str) -> list[str]:
-        """Return the columns of a table that the server has sent last."""
-        applied = self.target.applied[name]
-        return [_name_of(column.name, applied.options) for column in version_of(applied).columns]
-
-
 def is_target(text: str | Path | Target) -> bool:
     """Whether a text is the URI of a target, and no folder."""
     return isinstance(text, Target) or (isinstance(text, str) and text.partition(":")[0] in SCHEMES)
@@ -242,19 +229,6 @@ def verify(
 
 
 @dataclass(frozen=True)
-class _Sides:
-    """What is compared: the captured files, the target that was made from them, and the server's tables with keys."""
-
-    folder: Path
-    contents: Contents
-    target: Target | None
-    options: Mapping[str, Any]
-    snapshot: Snapshot
-    published: Mapping[str, tuple[PublishedTable, tuple[str, ...]]]
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
 class _Verification:
     """A call of `verify`, with its parameters.
 
@@ -291,67 +265,108 @@ class _Verification:
             With the SQLSTATE `LOCKED`, if another transaction waits to alter a table.
         """
         with contextlib.ExitStack() as closing:
-            sides = self._open(closing)
-            lsn = sides.snapshot.lsn
-            Wait(self.dsn, sides.folder, lsn, self.wait_seconds, self.on_warning).run(captures=self.captures)
-            stored = self._applied(sides, closing)
+            target, options = self.target, self.options
+            if target is not None:
+                _enter(target, closing, self.wait_seconds, self.on_warning)
+                if not target.applied:
+                    raise RequestError(f"{target.name}: has no tables that pgdecode has applied")
+                options = _given(next(iter(target.applied.values())))
+            folder = self.raw or _folder_of(target)
+            contents = _contents(folder)
+            _check_server(self.dsn, folder, contents)
+            snapshot, published, notes = _open_snapshot(self.dsn, contents, self.tables, self.connections, target)
+            closing.callback(snapshot.close)
+            Wait(self.dsn, folder, snapshot.lsn, self.wait_seconds, self.on_warning).run(captures=self.captures)
+            # The tables with the commits before the snapshot. The target stays as it is.
+            if target is None:
+                temporary = closing.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-verify-"))
+                stored = lake_target(f"parquet:{temporary}/tables")
+            else:
+                stored = Overlay(target)
+            tables = None if target is None and self.tables is None else [*published]
+            until, accept_gap = snapshot.lsn - 1, self.accept_gap
+            faults = _apply(folder, stored, tables=tables, until=until, accept_gap=accept_gap, **options)
+            closing.enter_context(stored.opened())
+            decoding = {
+                "encoding": snapshot.encoding,
+                "unrepresentable": options.get("unrepresentable", "error"),
+                "types": _types(self.dsn, published.values(), contents, options.get("types")),
+            }
+            is_binary = plugin_options(folder, contents).binary
             results = {}
-            for name, server in self._server_tables(sides):
-                sample = self.sample if server.key else None
-                results[name] = _compare(name, server, stored, sample, limit=self.limit, show_values=self.show_values)
-            return VerifyResult(lsn, results, 0.0, self.sample, tuple(sides.notes))
+            for name, (table, key) in published.items():
+                rows = TableRows(snapshot, table, binary=is_binary, sample=self.sample if key else None)
+                sent = [column.name for column in table.columns]
+                columns, own_key = ([_name_of(item, options) for item in items] for items in (sent, key))
+                types = {} if target is None else _column_types(target.applied[name])
+                given = {item: types.get(item, types.get(_name_of(item, options))) for item in sent}
+                own = {"columns": {marked_name(item, Options()): kind for item, kind in given.items() if kind}}
+                server = _ServerTable(columns, (*own_key,), rows, {**decoding, **own, "type_messages": rows.types})
+                results[name] = self._compare(name, server, stored, faults.get(name))
+            return VerifyResult(snapshot.lsn, results, 0.0, self.sample, tuple(notes))
 
-    def _open(self, closing: contextlib.ExitStack) -> _Sides:
-        """Open the target, and make the snapshot."""
-        target, options = self.target, self.options
-        if target is not None:
-            _enter(target, closing, self.wait_seconds, self.on_warning)
-            if not target.applied:
-                raise RequestError(f"{target.name}: has no tables that pgdecode has applied")
-            options = _options_of(target)
-        folder = self.raw or _folder_of(target)
-        contents = _contents(folder)
-        _check_server(self.dsn, folder, contents)
-        snapshot, published, notes = _open_snapshot(self.dsn, contents, self.tables, self.connections, target)
-        closing.callback(snapshot.close)
-        return _Sides(folder, contents, target, options, snapshot, published, notes)
+    def _compare(self, name: str, server: _ServerTable, stored: Target, fault: str | None) -> TableResult:
+        """Compare the columns that both tables have. `fault` says why the stored one is stale."""
+        notes: list[str] = []
+        faults = [] if fault is None else [fault]
+        columns: dict[str, pa.DataType | None] = dict.fromkeys(server.columns)
+        is_there = name in stored.applied
+        if not is_there and not faults:
+            notes.append("no payload describes the table")
+        elif is_there:
+            with stored.read(name) as reader:
+                known = {item.name: item.type for item in reader.schema}
+            applied = stored.applied[name]
+            sent = [_name_of(column.name, applied.options) for column in version_of(applied).columns]
+            columns = {column: known[column] for column in server.columns if column in known}
+            unsent = [column for column in server.columns if column not in sent]
+            missing = [column for column in server.columns if column in sent and column not in known]
+            extra = [column for column in known if column not in server.columns]
+            if unsent:
+                notes.append(f"not compared: {', '.join(unsent)}: no change was sent since the table has it")
+            if extra:
+                notes.append(f"not compared: {', '.join(extra)}: the server's table does not have it")
+            if missing and applied.options.get("schema_changes") == "ignore":
+                notes.append(f"not compared: {', '.join(missing)}: changes of columns are ignored")
+            elif missing:
+                faults.append(f"columns are missing: {', '.join(missing)}")
+        is_sample = self.sample is not None and server.key != ()
+        n_compared = 0
 
-    def _applied(self, sides: _Sides, closing: contextlib.ExitStack) -> _Stored:
-        """Make the tables with the commits before the snapshot, and leave the target as it is."""
-        if sides.target is None:
-            temporary = closing.enter_context(tempfile.TemporaryDirectory(prefix="pgdecode-verify-"))
-            destination = lake_target(f"parquet:{temporary}/tables")
-        else:
-            destination = Overlay(sides.target)
-        with_all = sides.target is None and self.tables is None
-        faults = _apply(
-            sides.folder,
-            destination,
-            tables=None if with_all else [*sides.published],
-            until=sides.snapshot.lsn - 1,
-            accept_gap=self.accept_gap,
-            **sides.options,
-        )
-        closing.enter_context(destination.opened())
-        return _Stored(destination, faults)
+        def server_batches() -> Iterator[pa.RecordBatch]:
+            for batch in server.batches():
+                arrays = [stored_as(batch[column], kind) for column, kind in columns.items()]
+                yield pa.RecordBatch.from_arrays(arrays, [*columns])
 
-    def _server_tables(self, sides: _Sides) -> Iterator[tuple[str, _ServerTable]]:
-        """Yield the tables of the snapshot by name."""
-        options, contents, snapshot = sides.options, sides.contents, sides.snapshot
-        decoding = {
-            "encoding": snapshot.encoding,
-            "unrepresentable": options.get("unrepresentable", "error"),
-            "types": _types(self.dsn, sides.published.values(), contents, options.get("types")),
-        }
-        is_binary = plugin_options(sides.folder, contents).binary
-        for name, (table, key) in sides.published.items():
-            rows = TableRows(snapshot, table, binary=is_binary, sample=self.sample if key else None)
-            sent = [column.name for column in table.columns]
-            columns, own_key = ([_name_of(item, options) for item in items] for items in (sent, key))
-            types = {} if sides.target is None else _column_types(sides.target.applied[name])
-            given = {item: types.get(item, types.get(_name_of(item, options))) for item in sent}
-            own = {"columns": {marked_name(item, Options()): kind for item, kind in given.items() if kind}}
-            yield name, _ServerTable(columns, (*own_key,), rows, {**decoding, **own, "type_messages": rows.types})
+        def compared_batches() -> Iterator[pa.RecordBatch]:
+            nonlocal n_compared
+            n_compared = 0
+            if not is_there:
+                return
+            with stored.read(name) as reader:
+                for batch in reader:
+                    n_compared += len(batch)
+                    yield pa.RecordBatch.from_arrays([batch[column] for column in columns], [*columns])
+
+        key = server.key if {*server.key} <= {*columns} else ()
+        try:
+            found = compare_tables(
+                server_batches,
+                compared_batches,
+                [*columns],
+                key,
+                limit=self.limit,
+                show_values=self.show_values,
+                is_sample=is_sample,
+            )
+        except Unrepresentable as error:
+            faults.append(f"rows are not compared: on the server, {plain_text(error.detail)}")
+            return TableResult(0, 0, notes=notes, faults=faults)
+        if is_sample:
+            notes.append(f"a sample of {server.rows.count:,} of {server.rows.total:,} rows was compared")
+            if server.rows.total != n_compared:
+                faults.append(f"{server.rows.total:,} rows are on the server, {n_compared:,} here")
+        return TableResult(**vars(found), notes=notes, faults=faults)
 
 
 def _enter(target: Target, closing: contextlib.ExitStack, seconds: float, on_warning: Callable[[str], None]) -> None:
@@ -368,11 +383,6 @@ def _enter(target: Target, closing: contextlib.ExitStack, seconds: float, on_war
                 on_warning(f"waiting up to {seconds:,.0f} s: {error}")
                 is_noted = True
             time.sleep(_LOOK_SECONDS)
-
-
-def _options_of(target: Target) -> dict[str, Any]:
-    """Return the options with which the tables of a target were applied."""
-    return _given(next(iter(target.applied.values())))
 
 
 def _given(applied: Applied) -> dict[str, Any]:
@@ -591,76 +601,6 @@ class Wait:
         except FolderBusyError:
             return "another capture writes to the folder"
         return None
-
-
-def _compare(
-    name: str,
-    server: _ServerTable,
-    stored: _Stored,
-    sample: float | None,
-    *,
-    limit: int,
-    show_values: bool,
-) -> TableResult:
-    """Compare the columns that both tables have."""
-    notes: list[str] = []
-    faults = [stored.faults[name]] if name in stored.faults else []
-    columns: dict[str, pa.DataType | None] = dict.fromkeys(server.columns)
-    is_there = name in stored.target.applied
-    if not is_there and not faults:
-        notes.append("no payload describes the table")
-    elif is_there:
-        with stored.target.read(name) as reader:
-            known = {item.name: item.type for item in reader.schema}
-        sent = stored.columns_sent(name)
-        columns = {column: known[column] for column in server.columns if column in known}
-        unsent = [column for column in server.columns if column not in sent]
-        missing = [column for column in server.columns if column in sent and column not in known]
-        extra = [column for column in known if column not in server.columns]
-        if unsent:
-            notes.append(f"not compared: {', '.join(unsent)}: no change was sent since the table has it")
-        if extra:
-            notes.append(f"not compared: {', '.join(extra)}: the server's table does not have it")
-        if missing and stored.target.applied[name].options.get("schema_changes") == "ignore":
-            notes.append(f"not compared: {', '.join(missing)}: changes of columns are ignored")
-        elif missing:
-            faults.append(f"columns are missing: {', '.join(missing)}")
-    n_compared = 0
-
-    def server_batches() -> Iterator[pa.RecordBatch]:
-        for batch in server.batches():
-            arrays = [stored_as(batch[column], kind) for column, kind in columns.items()]
-            yield pa.RecordBatch.from_arrays(arrays, [*columns])
-
-    def compared_batches() -> Iterator[pa.RecordBatch]:
-        nonlocal n_compared
-        n_compared = 0
-        if not is_there:
-            return
-        with stored.target.read(name) as reader:
-            for batch in reader:
-                n_compared += len(batch)
-                yield pa.RecordBatch.from_arrays([batch[column] for column in columns], [*columns])
-
-    key = server.key if {*server.key} <= {*columns} else ()
-    try:
-        found = compare_tables(
-            server_batches,
-            compared_batches,
-            [*columns],
-            key,
-            limit=limit,
-            show_values=show_values,
-            is_sample=sample is not None,
-        )
-    except Unrepresentable as error:
-        faults.append(f"rows are not compared: on the server, {plain_text(error.detail)}")
-        return TableResult(0, 0, notes=notes, faults=faults)
-    if sample is not None:
-        notes.append(f"a sample of {server.rows.count:,} of {server.rows.total:,} rows was compared")
-        if server.rows.total != n_compared:
-            faults.append(f"{server.rows.total:,} rows are on the server, {n_compared:,} here")
-    return TableResult(**vars(found), notes=notes, faults=faults)
 
 
 def stored_as(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
