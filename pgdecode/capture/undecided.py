@@ -27,8 +27,6 @@ from pgdecode.protocol.messages import (
     StreamCommit,
     StreamPrepare,
     StreamStart,
-    StreamStop,
-    Type,
 )
 from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.catalog import RelationCatalog
@@ -134,31 +132,19 @@ class SessionState:
             self._named.update(payload[offset : offset + 4] for offset in range(len(payload) - 4, 5, -4))
 
     def _take(self, message: Message, position: int, xid: int | None) -> None:
-        relations = self._relations
+        self._stream = self._relations.follow(message, position, self._stream)
         if isinstance(message, Relation):
-            relations.add(message, position, self._stream)
             relation = replace(message, xid=None)
             xid = xid if self._stream is None else self._stream
             known = self.described.get(relation, Described(position, xid, position, xid))
             self.described[relation] = known._replace(last=position, last_xid=xid)
             self.described_types.update(_own_types(message))
-        elif isinstance(message, Type):
-            relations.add_type(message, position, self._stream)
         elif isinstance(message, StreamStart):
-            self._stream = message.xid
-            if message.first_segment:
-                relations.drop(message.xid)
             self.streams.add(message.xid)
-        elif isinstance(message, StreamStop):
-            self._stream = None
         elif isinstance(message, StreamAbort):
             if message.subxid == message.xid:
-                relations.drop(message.xid)
                 self.streams.discard(message.xid)
-            else:
-                relations.drop_subtransaction(message.xid, message.subxid)
         elif isinstance(message, StreamCommit | StreamPrepare):
-            relations.publish(message.xid, position)
             self.streams.discard(message.xid)
             if isinstance(message, StreamPrepare):
                 self.prepared.add(message.gid)

@@ -16,16 +16,7 @@ from pgdecode.payloads.payload_input import payload_array, positions_of
 from pgdecode.protocol.errors import listed
 from pgdecode.protocol.json_document import load_json
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.messages import (
-    Message,
-    Relation,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Type,
-)
+from pgdecode.protocol.messages import Message
 from pgdecode.relations.relation_facts import StatedFacts
 from pgdecode.relations.relation_json import stated_from_json, stated_to_json, version_from_json, version_to_json
 from pgdecode.relations.relation_version import BEFORE, RelationVersion, repeated_column, used_from
@@ -221,25 +212,7 @@ class RelationCatalog:
         tracker = RelationTracker(limits=limits)
         stream: int | None = None
         for at, message in _catalog_messages(messages, position, limits):
-            if isinstance(message, StreamStart):
-                stream = message.xid
-                if message.first_segment:
-                    tracker.drop(stream)
-            elif isinstance(message, StreamStop):
-                stream = None
-            elif isinstance(message, Relation | Type):
-                # The Stream Start or Stream Stop of a block may be missing.
-                scope = None if message.xid is None else message.xid if stream is None else stream
-                if isinstance(message, Type):
-                    tracker.add_type(message, at, scope)
-                else:
-                    tracker.add(message, at, scope)
-            elif isinstance(message, StreamCommit | StreamPrepare):
-                tracker.publish(message.xid, at)
-            elif isinstance(message, StreamAbort) and message.xid == message.subxid:
-                tracker.drop(message.xid)
-            elif isinstance(message, StreamAbort):
-                tracker.drop_subtransaction(message.xid, message.subxid)
+            stream = tracker.follow(message, at, stream)
         return cls(tracker.versions)
 
 

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 from pgdecode._native.changes.relation_versions import VersionTable
 from pgdecode.protocol.errors import RepeatedColumn, TooManyRelations
 from pgdecode.protocol.limits import Limits
-from pgdecode.protocol.messages import Relation, Type
+from pgdecode.protocol.messages import (
+    Message,
+    Relation,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Type,
+)
 from pgdecode.protocol.wire import offset_of
 from pgdecode.relations.relation_facts import UNKNOWN_NUMBER, RelationFacts, StatedFacts, facts_between
 from pgdecode.relations.relation_version import RelationVersion, repeated_column
@@ -388,6 +397,27 @@ class RelationTracker:
         return Sent(INVALID, position) if position > sent.position else sent
 
     # -- messages ----------------------------------------------------------------------------------------------------
+
+    def follow(self, message: Message, position: int, stream: int | None) -> int | None:
+        """Process a message of any kind, and return the transaction in whose stream the next one is; None outside."""
+        if isinstance(message, StreamStart):
+            if message.first_segment:
+                self.drop(message.xid)
+            return message.xid
+        if isinstance(message, Relation | Type):
+            # The Stream Start or Stream Stop of a block may be missing.
+            scope = None if message.xid is None else message.xid if stream is None else stream
+            if isinstance(message, Type):
+                self.add_type(message, position, scope)
+            else:
+                self.add(message, position, scope)
+        elif isinstance(message, StreamCommit | StreamPrepare):
+            self.publish(message.xid, position)
+        elif isinstance(message, StreamAbort) and message.xid == message.subxid:
+            self.drop(message.xid)
+        elif isinstance(message, StreamAbort):
+            self.drop_subtransaction(message.xid, message.subxid)
+        return None if isinstance(message, StreamStop) else stream
 
     def add(self, message: Relation, position: int, stream: int | None) -> int:
         """Process a Relation message and return the number of its version. A repetition makes no new version.
