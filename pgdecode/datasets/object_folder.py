@@ -19,9 +19,9 @@ from pgdecode.datasets.new_files import NewFiles, WrittenFile
 from pgdecode.datasets.run import MANIFEST, STATE, Run, Target, numbers_in, state_digest
 from pgdecode.datasets.single_file import scratch_folder
 from pgdecode.datasets.state import LOG
-from pgdecode.storage.errors import PathError, StorageError, TargetExists
+from pgdecode.storage.errors import PathError, TargetExists
 from pgdecode.storage.object_path import ObjectPath
-from pgdecode.storage.object_store import create_object, delete_objects, listed, read_object
+from pgdecode.storage.object_store import create_object, created_object, delete_objects, listed, read_object
 
 _OBJECT = re.compile(r"part-(\d{10})-\d{5}-([0-9a-f]{8})[0-9a-f]{8}\.\w+")
 # It says that a first run has begun. Then files without a manifest are what it has left.
@@ -80,16 +80,7 @@ class ObjectFolder(Target):
 
     def create(self, files: NewFiles, content: bytes) -> None:
         """Create the manifest of a run, or raise RunError."""
-        name = f"{files.number:010}.json"
-        try:
-            is_new = create_object(self.folder / LOG / name, content)
-        except StorageError:
-            # The store may have it all the same.
-            if self.read(name) != content:
-                raise
-            return
-        # A request that was repeated after a lost response finds its own manifest.
-        if not is_new and self.read(name) != content:
+        if created_object(self.folder / LOG / f"{files.number:010}.json", content) is not None:
             raise self.lost(files.number)
 
     def may_have(self, number: int) -> bool:

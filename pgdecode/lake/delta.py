@@ -49,7 +49,7 @@ from pgdecode.storage.errors import StorageError
 from pgdecode.storage.object_path import FilePath, ObjectPath, file_path
 from pgdecode.storage.object_store import (
     connection_options,
-    create_object,
+    created_object,
     delete_objects,
     error_cause,
     folders_below,
@@ -413,17 +413,7 @@ def _read(path: FilePath) -> bytes | None:
 def _created(path: FilePath, content: bytes) -> bytes | None:
     """Create an entry of a log, durably. Return the content of another one that is there already."""
     if isinstance(path, ObjectPath):
-        try:
-            if create_object(path, content):
-                return None
-        except StorageError:
-            # The store may have it all the same.
-            if read_object(path) != content:
-                raise
-            return None
-        # A request that was repeated after a lost response meets its own entry.
-        other = read_object(path)
-        return None if other == content else other or b""
+        return created_object(path, content)
     make_folders(path.parent)
     sync(path.parent.parent)
     try:

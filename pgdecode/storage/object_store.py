@@ -240,6 +240,21 @@ def create_object(path: ObjectPath, content: bytes) -> bool:
     return True
 
 
+def created_object(path: ObjectPath, content: bytes) -> bytes | None:
+    """Write a small object if there is none. Return the content of another one that is there already."""
+    try:
+        if create_object(path, content):
+            return None
+    except StorageError:
+        # The store may have it all the same.
+        if read_object(path) != content:
+            raise
+        return None
+    # A request that was repeated after a lost response meets its own object.
+    other = read_object(path)
+    return None if other == content else other or b""
+
+
 def delete_objects(paths: Sequence[ObjectPath]) -> None:
     """Delete objects, if they are there."""
     for path in paths:
