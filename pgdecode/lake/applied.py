@@ -46,6 +46,11 @@ class Applied:
     replication: Mapping[str, Any] | None = None
 
     @property
+    def relation_id(self) -> int:
+        """OID of the table."""
+        return int((self.version or {})["relation"]["relation_id"])
+
+    @property
     def payloads(self) -> str:
         """Which payloads it has, for messages."""
         path = (self.source or {}).get("path")

@@ -235,10 +235,6 @@ def apply(
         return _Run(reading, threads, on_progress).run()
 
 
-def _oid(applied: Applied) -> int:
-    return int((applied.version or {})["relation"]["relation_id"])
-
-
 def _last_commit(until: AsOf | int | str | datetime | None) -> AsOf | None:
     try:
         return None if until == "now" else AsOf.of(until)
@@ -290,11 +286,11 @@ class _Run:
         found = {name: item for name, item in self._target.applied.items() if self._progress.is_chosen(name)}
         last: dict[int, int] = {}  # the last position of each table: one that was stale when it was renamed has no mark
         for item in self._target.applied.values():
-            last[_oid(item)] = max(item.position, last.get(_oid(item), -1))
+            last[item.relation_id] = max(item.position, last.get(item.relation_id, -1))
         return {
             name: item
             for name, item in found.items()
-            if "renamed" not in (item.replication or {}) and item.position == last[_oid(item)]
+            if "renamed" not in (item.replication or {}) and item.position == last[item.relation_id]
         }
 
     def _next_group(self) -> dict[str, Applied]:

@@ -170,7 +170,7 @@ class Reading:
         self._source = self._checked_source(first)
         if first is not None:
             options.source.check_follows(first, options.target.name)
-        stored = {version_of(item).relation_id: _of(item) for item in applied.values()}
+        stored = {item.relation_id: _of(item) for item in applied.values()}
         state, self._others = ReplicationState(), dict[int, str]()
         if stored:
             state, self._others = joined_state(stored, options.source, spill)
@@ -181,7 +181,7 @@ class Reading:
         self._engine = self._new_engine(state, given)
         self._feeds: dict[int, TableFeed] = {}
         for name, item in applied.items():
-            feed = self._feeds[version_of(item).relation_id] = self._feed(name, version_of(item))
+            feed = self._feeds[item.relation_id] = self._feed(name, version_of(item))
             feed.keep_columns(_of(item).get("last"), _of(item).get("columns"))
         self._ignored: set[int] = set()
         self._output = VersionOutput(self._engine.options, self._is_wanted)
@@ -298,7 +298,7 @@ class Reading:
         """Whether a table that is new to this reading is added to the target from here on."""
         relation_id, name = version.relation_id, version.qualified_name
         known = self._options.target.applied.get(name)
-        if not self._is_first or (known is not None and version_of(known).relation_id == relation_id):
+        if not self._is_first or (known is not None and known.relation_id == relation_id):
             # Another reading has its changes.
             return False
         if relation_id in self._others or self._had_other_name(version):
