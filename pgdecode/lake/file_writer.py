@@ -20,7 +20,7 @@ from pgdecode.lake.table_format import TableFormat
 from pgdecode.payloads.workers import OrderedResults, Workers
 from pgdecode.storage.object_path import FilePath, ObjectPath
 from pgdecode.storage.object_store import read_range
-from pgdecode.storage.parquet_input import Footer, opened, plan, read_footer, readable
+from pgdecode.storage.parquet_input import Footer, chunk_range, opened, plan, read_footer, readable
 
 # Bytes of decoded rows in a row group. Each worker has a few of them in memory.
 GROUP_BYTES = 32 * 2**20
@@ -113,25 +113,15 @@ class SourceFile:
 
     def copied(self, number: int) -> CopiedGroup | None:
         """Read the bytes of a row group; None if they are not together."""
-        start, end = self._range(number)
         group = self.metadata.row_group(number)
-        n_bytes = sum(group.column(leaf).total_compressed_size for leaf in range(group.num_columns))
-        if end - start != n_bytes:
+        ranges = [chunk_range(group.column(leaf)) for leaf in range(group.num_columns)]
+        start, end = min((first for first, _ in ranges), default=0), max((last for _, last in ranges), default=0)
+        if end - start != sum(last - first for first, last in ranges):
             return None
         if self._struct is None:
             content = bytes(self._footer.content)
             self._struct = StructReader(content).struct()
         return CopiedGroup(self._struct, number, _read(self._path, start, end), start)
-
-    def _range(self, number: int) -> tuple[int, int]:
-        group = self.metadata.row_group(number)
-        starts, ends = [], []
-        for leaf in range(group.num_columns):
-            chunk = group.column(leaf)
-            start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
-            starts.append(start)
-            ends.append(start + chunk.total_compressed_size)
-        return min(starts, default=0), max(ends, default=0)
 
 
 class FileWriter:

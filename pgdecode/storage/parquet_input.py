@@ -137,7 +137,7 @@ def plan(
     """
     if isinstance(source, ObjectReader):
         leaves = leaves_of(metadata, names)
-        ranges = [[_range(metadata.row_group(number).column(leaf)) for leaf in leaves] for number in groups]
+        ranges = [[chunk_range(metadata.row_group(number).column(leaf)) for leaf in leaves] for number in groups]
         for start, end in chain.from_iterable(ranges):
             if not 0 <= start <= end <= source.path.size:
                 raise OSError("a column chunk is outside the file, according to its footer")
@@ -152,7 +152,8 @@ def leaves_of(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
     return [leaf for leaf, path in enumerate(paths) if path in names or path.startswith(parts)]
 
 
-def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+def chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return where the bytes of a column of a row group begin and end."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page:
         start = min(start, chunk.dictionary_page_offset)
