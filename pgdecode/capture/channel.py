@@ -156,7 +156,9 @@ class Waker:
     """Wakes a thread that waits for a socket."""
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+        self._read, self._write = os.pipe()
+        for end in (self._read, self._write):
+            os.set_blocking(end, False)
 
     def wake(self) -> None:
         """Wake the thread."""
@@ -186,10 +188,3 @@ class Waker:
         """Close the pipe."""
         os.close(self._read)
         os.close(self._write)
-
-
-def _pipe() -> tuple[int, int]:
-    ends = os.pipe()
-    for end in ends:
-        os.set_blocking(end, False)
-    return ends
