@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from pgdecode.changes.committed_changes import ChangeSlice
-from pgdecode.changes.outcomes import CommittedOutcomes, SpillOutcomes, emit
+from pgdecode.changes.outcomes import CommittedOutcomes, emit
 from pgdecode.changes.record_batches import (
     LimitedBuilder,
     ThreadedBuilder,
@@ -335,7 +335,7 @@ class ChangeEngine:
         first = 0
         for chunk in column.chunks:
             chosen = positions.slice(first, len(chunk))
-            outcomes = SpillOutcomes()
+            outcomes = CommittedOutcomes()
             assembler = TransactionAssembler(
                 state, chunk, chosen, self.options, outcomes, first, tables=tables, is_counted=is_counted
             )

@@ -31,31 +31,52 @@ _LARGE = 1 << 17
 
 
 class CommittedOutcomes:
-    """Emits committed changes and, with `include_uncommitted`, all others. Buffers undecided changes."""
+    """Emits committed changes and, with `include_uncommitted`, all others. Buffers undecided changes.
+
+    It counts bytes and files of undecided transactions, so that no call looks at all that earlier calls have buffered.
+
+    Attributes
+    ----------
+    n_bytes : int
+        Bytes of payloads that were buffered, less those in memory of transactions that ended.
+    obsolete : set of Path
+        The spill files of transactions that ended.
+    """
 
     wants_discarded = False
     knows_relations = False
     wants_blocks = False
-    defers = False  # as for `emit`
+    defers = True  # as for `emit`
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self.obsolete: set[Path] = set()
 
     def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
         """Emit the changes of a transaction, unless it is a duplicate."""
         batch, transaction_index = assembler.batch, assembler.transaction_index
         lsn = batch.value("lsn", row)
-        if transaction_index.record_lsn(row, lsn, transaction.xid) and assembler.options.drop_duplicates:
-            return
-        emit(assembler, transaction, 1, row, lsn, batch.value("timestamp", row), defers=self.defers)
-        assembler.state.relations.count_for_shape(transaction.relations)
+        is_repeated = transaction_index.record_lsn(row, lsn, transaction.xid)
+        if not (is_repeated and assembler.options.drop_duplicates):
+            emit(assembler, transaction, 1, row, lsn, batch.value("timestamp", row), defers=self.defers)
+            assembler.state.relations.count_for_shape(transaction.relations)
+        self._end(transaction)
 
     def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
         """Emit the changes of a transaction as rolled back, with `include_uncommitted`."""
         if assembler.options.include_uncommitted:
             emit(assembler, transaction, 0, defers=self.defers)
+        self._end(transaction)
 
     def discard(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
         """Emit the changes of a transaction as undecided, with `include_uncommitted`."""
         if assembler.options.include_uncommitted:
             emit(assembler, transaction, -1, defers=self.defers)
+        self._end(transaction)
+
+    def _end(self, transaction: Transaction) -> None:
+        self.n_bytes -= buffered_bytes(transaction)
+        self.obsolete |= {part.path for part in transaction.buffered if part.path is not None}
 
     def abort_part(self, assembler: TransactionAssembler, row: int, transaction: Transaction, subxid: int) -> None:
         """Record the position of the rollback."""
@@ -66,52 +87,11 @@ class CommittedOutcomes:
 
     def end_batch(self, assembler: TransactionAssembler) -> None:
         """Keep the payloads of undecided transactions for later batches."""
-        buffer(assembler, assembler.undecided())
+        self.n_bytes += buffer(assembler, assembler.undecided())
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
         """Set the row of an error to that of its payload in the call."""
         return batch.placed(error, rows)
-
-
-class SpillOutcomes(CommittedOutcomes):
-    """Counts bytes and files of undecided transactions, so that no call looks at all that earlier calls have buffered.
-
-    Attributes
-    ----------
-    n_bytes : int
-        Bytes of payloads that were buffered, less those in memory of transactions that ended.
-    obsolete : set of Path
-        The spill files of transactions that ended.
-    """
-
-    defers = True
-
-    def __init__(self) -> None:
-        self.n_bytes = 0
-        self.obsolete: set[Path] = set()
-
-    def commit(self, assembler: TransactionAssembler, row: int, transaction: Transaction) -> None:
-        """Emit the changes, and count the transaction as ended."""
-        super().commit(assembler, row, transaction)
-        self._end(transaction)
-
-    def abort(self, assembler: TransactionAssembler, transaction: Transaction) -> None:
-        """Process the transaction as the parent does, and count it as ended."""
-        super().abort(assembler, transaction)
-        self._end(transaction)
-
-    def discard(self, assembler: TransactionAssembler, transaction: Transaction, is_sent_again: bool) -> None:
-        """Process the transaction as the parent does, and count it as ended."""
-        super().discard(assembler, transaction, is_sent_again)
-        self._end(transaction)
-
-    def end_batch(self, assembler: TransactionAssembler) -> None:
-        """Keep the payloads of undecided transactions, and count them."""
-        self.n_bytes += buffer(assembler, assembler.undecided())
-
-    def _end(self, transaction: Transaction) -> None:
-        self.n_bytes -= buffered_bytes(transaction)
-        self.obsolete |= {part.path for part in transaction.buffered if part.path is not None}
 
 
 def emit(

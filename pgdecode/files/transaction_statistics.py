@@ -189,6 +189,7 @@ class _Counter(CommittedOutcomes):
     wants_discarded = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.n_lost = 0
         self.ended: list[int] = []  # where transactions began that are no longer open; not all plain ones
 

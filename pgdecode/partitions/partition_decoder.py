@@ -36,8 +36,10 @@ class PartitionOutcomes(CommittedOutcomes):
 
     knows_relations = True
     wants_blocks = True
+    defers = False
 
     def __init__(self, transaction_outcomes: Mapping[int, TransactionOutcome], keep: Keep | None = None) -> None:
+        super().__init__()
         self.transaction_outcomes = transaction_outcomes
         self.keep = keep
         self.kept: Transaction | None = None  # the transaction that was open after the previous batch
