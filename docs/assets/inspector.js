@@ -20,12 +20,18 @@ globalThis.inspector = (() => {
 
     // -- input: what is pasted, as payloads ------------------------------------------------------------------------
 
+    // Bytes one by one: 0x55, 0x00 or 55:00.
+    const BYTES = /^\s*(?:0x[0-9a-f]{1,2}(?:[\s,]+0x[0-9a-f]{1,2})*[\s,]*|[0-9a-f]{2}(?::[0-9a-f]{2})+\s*)$/i;
+
     /** Bytes of hexadecimal digits or base64, with any spaces between them; null if the text is neither. */
     function decodedText(text) {
+        if (BYTES.test(text)) return Uint8Array.from(text.match(/[0-9a-f]{1,2}(?!x)/gi), (byte) => parseInt(byte, 16));
         const plain = text.replace(/\\+x|^\s*0x|[\s"',]/g, "");
         if (/^(?:[0-9a-fA-F]{2})*$/.test(plain)) {
             return Uint8Array.from(plain.match(/../g) ?? [], (pair) => parseInt(pair, 16));
         }
+        // Digits of which one is missing, and not base64 that happens to have no other letters.
+        if (plain.length >= 16 && /^[0-9a-fA-F]+$/.test(plain)) return null;
         if (/^[A-Za-z0-9+/_-]+={0,2}$/.test(plain) && plain.replace(/=+$/, "").length % 4 !== 1) {
             const standard = plain.replace(/-/g, "+").replace(/_/g, "/");
             return Uint8Array.from(atob(standard), (letter) => letter.charCodeAt(0));
@@ -101,7 +107,7 @@ globalThis.inspector = (() => {
     /** The payload in a line of psql, of CSV or of JSON; null in a heading, and undefined if there is none. */
     function payloadIn(line) {
         const lsn = line.match(LSN)?.[0].toUpperCase();
-        if (/^[\s+|─┼-]+$|^\(\d+ rows?\)$|^-\[ RECORD \d+ \][-+]*$|^\W*(?:(?:lsn|xid|data|seq)\W*)+$/i.test(line)) return null;
+        if (/^[\s+|\u2500-\u257f-]+$|^\(\d+ rows?\)$|^-\[ RECORD \d+ \][-+]*$|^\W*(?:(?:lsn|xid|data|seq)\W*)+$/i.test(line)) return null;
         const literal = line.match(/^b(['"])(.*)\1,?$/s);
         if (literal) return { bytes: literalBytes(literal[2]) };
         if (/^\s*[{[]/.test(line)) {
@@ -118,13 +124,17 @@ globalThis.inspector = (() => {
         const escaped = line.match(/\\{1,2}x([0-9a-f]*)/i);
         if (escaped) return escaped[1].length % 2 ? undefined : { bytes: decodedText(escaped[1]), lsn };
         if (/^\s*(?:lsn|xid|seq)\s*\|/.test(line)) return null;
-        const bytes = decodedText(line.split(/[|,;\t]/).at(-1));
+        // A cell of psql, which may have a border on the right, or a cell of CSV.
+        const cell = line.replace(/[|│]\s*$/, "").split(/[|│,;\t]/).at(-1);
+        const bytes = decodedText(BYTES.test(line) ? line : cell);
         return bytes?.length ? { bytes, lsn } : undefined;
     }
 
     /** The payloads of a pasted text, each with its LSN if the text has it. Throws an Error if there is none. */
     function payloadsFrom(text, table) {
-        const lines = text.split(/\r?\n/).filter((line) => line.trim());
+        // A list of Python has all of its literals in one line.
+        const literals = /^\s*[[(]\s*b['"]/.test(text) ? text.match(/b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*"/g) : null;
+        const lines = literals ?? text.split(/\r?\n/).filter((line) => line.trim());
         const cells = lines.map((line) => (/^b['"]/.test(line) ? "" : line.split("|").at(-1).trim()));
         // Some of these texts would also be base64.
         const foreign = cells.map(looksLike).find((what) => what && !what.includes("JSON") && !what.includes("json"));

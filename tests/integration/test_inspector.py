@@ -146,12 +146,20 @@ def test_pastes_of_many_forms_are_read_as_the_payloads_that_they_hold(served: tu
         "psql expanded": "\n".join(records),
         "COPY": "".join(f"{lsn}\t745\t\\\\x{data.hex()}\n" for lsn, data in rows),
         "JSON lines": "\n".join(json.dumps({"lsn": lsn, "data": f"\\x{data.hex()}"}) for lsn, data in rows),
+        "psql with borders": "┌─────┬──────┐\n│ lsn │ data │\n╞═════╪══════╡\n"
+        + "".join(f"│ {lsn} │ \\x{data.hex()} │\n" for lsn, data in rows)
+        + "└─────┴──────┘\n(12 rows)\n",
+        "encode() with borders": "+-----+------+\n| lsn | data |\n+-----+------+\n"
+        + "".join(f"| {lsn} | {data.hex()} |\n" for lsn, data in rows),
         "CSV with encode()": "".join(f"{lsn},745,{data.hex()}\n" for lsn, data in rows),
     }
     without = {
         "digits": "\n".join(data.hex() for data in payloads),
         "base64": "\n".join(b64encode(data).decode() for data in payloads),
         "literals": "\n".join(map(repr, payloads)),
+        "a list of literals": repr(payloads),
+        "bytes with colons": "\n".join(data.hex(":") for data in payloads),
+        "bytes with 0x": "\n".join(", ".join(map(hex, data)) for data in payloads),
         "frames": "\n".join(frame.hex() for frame in frames),
         "CopyData": b"".join(wire).hex(),
         **{name: "\n".join(hexdumps(data)[name] for data in payloads) for name in ("xxd", "hexdump", "od")},
@@ -173,6 +181,8 @@ def test_pastes_of_many_forms_are_read_as_the_payloads_that_they_hold(served: tu
         "\n".join(payloads[1].hex()[at : at + 40] for at in range(0, 400, 40)).strip(),
         f"{keepalive.hex()}",
         "\\x42\n\\x4",
+        f"{payloads[1].hex()}0",
+        ", ".join(map(hex, payloads[1])),
     ]
     texts = [*with_lsn.values(), *without.values(), *foreign, *one]
     (folder / "cases.json").write_text(json.dumps(texts))
@@ -187,9 +197,11 @@ def test_pastes_of_many_forms_are_read_as_the_payloads_that_they_hold(served: tu
         assert any(row[3] == f"{table}: {first}" for row in answer), name
     answers = answers[len(with_lsn) + len(without) :]
     assert answers[: len(foreign)] == [f"This looks like {what}." for what in foreign.values()]
-    joined, idle, damaged = answers[len(foreign) :]
+    joined, idle, damaged, odd, listed = answers[len(foreign) :]
     assert [row[0] for row in joined] == [kinds[1]]
     assert idle == [[None, None, None, "end of WAL 0/1, time 2000-01-01T00:00:00.000000Z"]]
+    assert odd == "This is neither hexadecimal nor base64. Each byte has two hexadecimal digits."
+    assert [row[0] for row in listed] == [kinds[1]]
     assert damaged == [["begin", "TRUNCATED", None, "TRUNCATED"], "Line 2 has no payload that can be read."]
 
 
