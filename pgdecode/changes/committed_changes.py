@@ -170,7 +170,8 @@ class ChangeSlice:
 
     def placed(self, error: DecodeError, places: pa.Array | None = None) -> DecodeError:
         """Set the row of a change's error to that of its payload."""
-        return self.assembler.placed(error, self.rows if places is None else self.rows.take(places))
+        rows = self.rows if places is None else self.rows.take(places)
+        return self.assembler.outcomes.placed(self.assembler.batch, error, rows)
 
 
 def values_of(array: pa.Array) -> memoryview:

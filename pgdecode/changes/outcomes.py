@@ -90,8 +90,10 @@ class CommittedOutcomes:
         self.n_bytes += buffer(assembler, assembler.undecided())
 
     def placed(self, batch: ScannedBatch, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Set the row of an error to that of its payload in the call."""
-        return batch.placed(error, rows)
+        """Set the row of an error to that of its payload in the call; None if the payload is from an earlier call."""
+        row = None if error.row is None else rows[error.row].as_py()
+        error.row = row if row is not None and row < batch.n_rows else None
+        return batch.moved(error)
 
 
 def emit(

@@ -151,12 +151,6 @@ class ScannedBatch:
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Set the row of a change's error to that of its payload; None if the payload is from an earlier call."""
-        row = None if error.row is None else rows[error.row].as_py()
-        error.row = row if row is not None and row < self.n_rows else None
-        return self.moved(error)
-
     def moved(self, error: DecodeError) -> DecodeError:
         """Return the error with its row counted from the first payload of the call."""
         row = None if error.row is None else error.row + self.first_row

@@ -652,10 +652,6 @@ class TransactionAssembler:
         row, relation_id, version = unknown
         raise self.unknown_relation(relation_id, self.batch.kind(row), self.batch.first_row + row, version)
 
-    def placed(self, error: DecodeError, rows: pa.Array) -> DecodeError:
-        """Add the location of the payload to the error of a change. `rows` has the row of each change."""
-        return self.outcomes.placed(self.batch, error, rows)
-
     def unknown_relation(self, relation_id: int, kind: str, row: int | None, version: int) -> UnknownRelation:
         """Make the error of a row whose relation is unknown or invalid."""
         cls = InvalidRelation if version == INVALID else UnknownRelation
