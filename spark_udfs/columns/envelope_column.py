@@ -12,9 +12,7 @@ from pgdecode.protocol.options import MAX_VALUE_BYTES, limits_with, stream_optio
 from pgdecode.rows.options import with_options
 from spark_udfs.columns.column_options import ColumnOptions, EnvelopeKeywords
 from spark_udfs.columns.udf_adapters import adapter_named, user_defined
-from spark_udfs.runtime.worker import ArrowFunction, Options, PandasFunction
-
-_FUNCTIONS = {"arrow": ArrowFunction, "pandas": PandasFunction}
+from spark_udfs.runtime.worker import FUNCTIONS, Options
 
 
 @with_options(ColumnOptions)
@@ -115,5 +113,5 @@ def envelope_function(given: Mapping[str, Any]) -> tuple[Any, Column | None]:
     mode, empty = keywords.get("mode", "FAILFAST"), keywords.get("empty", "null")
     schema = MessageDecoder(in_stream=states, fields=options.fields, mode=mode, empty=empty).schema
     sent = Options(tuple(schema.names), states, mode, empty, options.unwrap, limits)
-    function = user_defined(maker, _FUNCTIONS[maker](sent), schema)
+    function = user_defined(maker, FUNCTIONS[maker](sent), schema)
     return function.asNondeterministic() if states == "ordered" else function, by_row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import pyarrow as pa
@@ -10,15 +10,14 @@ from pyspark.sql import Column, SparkSession
 
 import pgdecode
 from pgdecode import Relation, Type
-from pgdecode.protocol.errors import unknown_names
 from pgdecode.rows.options import with_options
 from spark_udfs.columns.column_options import ColumnOptions, RelationKeywords
-from spark_udfs.columns.row_worker import ArrowRows, JsonRelation, PandasRows, RowOptions, arguments_of, relation_of
+from spark_udfs.columns.row_worker import JsonRelation, RowOptions, arguments_of, relation_of
 from spark_udfs.columns.udf_adapters import adapter_named, user_defined
-from spark_udfs.schema.spark_types import session_has_time, supported_schema
+from spark_udfs.runtime.worker import FUNCTIONS
+from spark_udfs.schema.spark_types import check_fields, session_has_time, supported_schema
 from spark_udfs.schema.years import any_year
 
-_FUNCTIONS = {"arrow": ArrowRows, "pandas": PandasRows}
 # The attributes that an object needs to be used as a message.
 _ATTRIBUTES = {
     Relation: ("relation_id", "namespace", "name", "replica_identity", "columns"),
@@ -159,12 +158,12 @@ def _user_defined(relation: Any, given: RelationKeywords) -> Any:
     chosen["type_messages"] = tuple((message.type_id, message.namespace, message.name) for message in sent)
     # Decoding zero rows checks the options, and returns the schema of all rows.
     schema = pgdecode.decode_rows([], relation_of(plain), **arguments_of(chosen)).schema
-    names = _names(options.fields, schema)
+    names = check_fields(options.fields, schema.names)
     has_time = session_has_time(SparkSession.active())
     of_rows = RowOptions(plain, chosen, names, options.others == "null", passes, has_time, options.unwrap)
     return user_defined(
         maker,
-        _FUNCTIONS[maker](of_rows),
+        FUNCTIONS[maker](of_rows, "from_pgoutput"),
         supported_schema(pa.schema([schema.field(name) for name in names]), has_time=has_time),
     )
 
@@ -182,15 +181,3 @@ def _relation_to_json(relation: Any) -> JsonRelation:
     found = _message(relation, Relation)
     columns = tuple((column.flags, column.name, column.type_id, column.type_modifier) for column in found.columns)
     return found.relation_id, found.namespace, found.name, found.replica_identity, columns
-
-
-def _names(fields: Iterable[str] | None, schema: pa.Schema) -> tuple[str, ...]:
-    if isinstance(fields, str):
-        raise TypeError(f"fields is a sequence of column names, not the string {fields!r}")
-    names = tuple(schema.names if fields is None else fields)
-    unknown = [name for name in names if name not in schema.names]
-    if unknown:
-        raise ValueError(f"no such column: {unknown_names(unknown, schema.names)}")
-    if not names or len(set(names)) != len(names):
-        raise ValueError("fields names each column once, and at least one")
-    return names

@@ -1,11 +1,10 @@
-"""Decodes typed rows in Spark's Python workers. The functions are small when pickled: a class name and options."""
+"""Decodes typed rows in Spark's Python workers. The options are small when pickled."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,12 +16,9 @@ from pgdecode.payloads.unwrap import unwrap_in_place
 from pgdecode.protocol.messages import MESSAGES
 from pgdecode.protocol.options import MAX_VALUE_BYTES, Unwrap, limits_with
 from pgdecode.rows.options import DEFAULTS
-from spark_udfs.runtime.worker import WorkerFunction, enter_task
+from spark_udfs.runtime.worker import enter_task
 from spark_udfs.schema.spark_types import to_supported_type
 from spark_udfs.schema.years import checked_years
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _ROW_TAGS = tuple(message.tag for message in (Insert, Update, Delete))
 _OTHER_TAGS = pa.array([message.tag.encode() for message in MESSAGES if message.tag not in _ROW_TAGS])
@@ -107,33 +103,3 @@ class RowOptions:
         )
         own = pc.equal(seen["relation_id"], self.relation[0]).fill_null(False)
         return pc.if_else(own, rows, nothing), seen["error"]
-
-
-class RowFunction(WorkerFunction):
-    """A function of payloads."""
-
-    # pyspark treats a signature without type hints as a scalar function. It cannot resolve the hints of an object.
-    __signature__ = inspect.Signature([inspect.Parameter("payloads", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
-    # Name of the function in plans and columns.
-    __name__ = "from_pgoutput"
-
-    def __init__(self, options: RowOptions) -> None:
-        self.options = options
-
-
-class ArrowRows(RowFunction):
-    """A function for `arrow_udf`."""
-
-    def __call__(self, payloads: pa.Array) -> pa.StructArray:
-        """Decode a batch."""
-        return self.options.decode(payloads).to_struct_array()
-
-
-class PandasRows(RowFunction):
-    """A function for `pandas_udf`. The returned frame converts exactly to the declared Arrow types."""
-
-    def __call__(self, payloads: pd.Series) -> pd.DataFrame:
-        """Decode a batch."""
-        from spark_udfs.runtime.pandas_frames import pandas_frame
-
-        return pandas_frame(self.options.decode(pa.Array.from_pandas(payloads)))

@@ -14,7 +14,7 @@ from pgdecode import DecodeError, RelationCatalog
 from pgdecode.changes.table_rows import versions_of
 from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.as_of import AsOf
-from pgdecode.protocol.errors import did_you_mean, listed, unknown_names
+from pgdecode.protocol.errors import did_you_mean, listed
 from pgdecode.protocol.options import ChangeOptions, Unwrap
 from pgdecode.rows.options import Options, with_options
 from spark_udfs.dataframes.control_index import (
@@ -30,7 +30,7 @@ from spark_udfs.dataframes.partition_worker import ERROR, PackedIndex, Partition
 from spark_udfs.dataframes.state_before import state_before, with_types
 from spark_udfs.dataframes.stored_changes import StoredFunction, stored_rows
 from spark_udfs.runtime.session import for_workers
-from spark_udfs.schema.spark_types import session_has_time, spark_schema
+from spark_udfs.schema.spark_types import check_fields, session_has_time, spark_schema
 from spark_udfs.schema.years import any_year
 
 
@@ -329,22 +329,3 @@ def codes() -> list[str]:
         below += item.__subclasses__()
         found.add(item.code)
     return sorted(found - {""})
-
-
-def check_fields(fields: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    """Check the option `fields`, and return the names; by default all.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a name is unknown or repeated, or there is none.
-    """
-    if isinstance(fields, str):
-        raise TypeError(f"fields is a sequence of column names, not the string {fields!r}")
-    names = tuple(known if fields is None else fields)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"no such column: {unknown_names(unknown, known)}")
-    if not names or len(set(names)) != len(names):
-        raise ValueError("fields names each column once, and at least one")
-    return names

@@ -15,8 +15,9 @@ from pgdecode.partitions.source_index import SourceIndex
 from pgdecode.protocol.messages import ENVELOPE
 from pgdecode.protocol.options import Format, Mode, check_option
 from pgdecode.rows.options import Options
-from spark_udfs.dataframes.changes import check_fields, output_of
+from spark_udfs.dataframes.changes import output_of
 from spark_udfs.dataframes.outputs import ChangeOutput, Output
+from spark_udfs.schema.spark_types import check_fields
 
 
 @dataclass(frozen=True)

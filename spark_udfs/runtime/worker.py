@@ -53,7 +53,7 @@ class Options:
     unwrap: Unwrap = "none"
     limits: Limits = LIMITS
 
-    def decode(self, payloads: pa.Array, in_stream: pa.Array | None) -> pa.RecordBatch:
+    def decode(self, payloads: pa.Array, in_stream: pa.Array | None = None) -> pa.RecordBatch:
         """Decode a batch. Keepalives become null."""
         return self.decoder(in_stream).decode(unwrap_in_place(payloads, self.unwrap).payloads)
 
@@ -67,7 +67,10 @@ class Options:
 
 
 class ScalarFunction(WorkerFunction):
-    """A function of payloads. The optional second column is whether each payload was sent inside a stream."""
+    """A function of payloads, with the name that it has in plans and columns.
+
+    The optional second column of `parse_pgoutput` is whether each payload was sent inside a stream.
+    """
 
     # pyspark treats a signature without type hints as a scalar function. It cannot resolve the hints of an object.
     __signature__ = inspect.Signature(
@@ -76,32 +79,35 @@ class ScalarFunction(WorkerFunction):
             inspect.Parameter("in_stream", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
         ]
     )
-    # Name of the function in plans and columns.
     __name__ = "parse_pgoutput"
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Any, name: str = __name__) -> None:
         self.options = options
+        self.__name__ = name
 
 
 class ArrowFunction(ScalarFunction):
     """A function for `arrow_udf`."""
 
-    def __call__(self, payloads: pa.Array, in_stream: pa.Array | None = None) -> pa.StructArray:
+    def __call__(self, *columns: pa.Array) -> pa.StructArray:
         """Decode a batch."""
-        return self.options.decode(payloads, in_stream).to_struct_array()
+        return self.options.decode(*columns).to_struct_array()
 
 
 class PandasFunction(ScalarFunction):
     """A function for `pandas_udf`. The returned frame converts exactly to the declared Arrow types."""
 
-    def __call__(self, payloads: pd.Series, in_stream: pd.Series | None = None) -> pd.DataFrame:
+    def __call__(self, payloads: pd.Series, *states: pd.Series) -> pd.DataFrame:
         """Decode a batch."""
         from spark_udfs.runtime.pandas_frames import pandas_frame
 
-        states = None if in_stream is None else _booleans(in_stream)
-        return pandas_frame(self.options.decode(pa.Array.from_pandas(payloads), states))
+        return pandas_frame(self.options.decode(pa.Array.from_pandas(payloads), *map(_booleans, states)))
 
 
 def _booleans(states: pd.Series) -> pa.Array:
     # A boolean series with nulls has the dtype object.
     return pa.Array.from_pandas(states, type=pa.bool_() if states.dtype == object else None)
+
+
+# By the adapter.
+FUNCTIONS = {"arrow": ArrowFunction, "pandas": PandasFunction}

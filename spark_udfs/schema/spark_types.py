@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pgdecode.protocol.errors import unknown_names
 from spark_udfs.schema.nested_fields import type_with_nested_fields, with_nested_fields
 
 _SIMPLE: dict[pa.DataType, spark.DataType] = {
@@ -152,3 +153,22 @@ def _type(arrow: pa.DataType, path: str) -> spark.DataType:
 def quoted(name: str) -> str:
     """Quote a name for Spark SQL."""
     return "`{}`".format(name.replace("`", "``"))
+
+
+def check_fields(fields: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """Check the option `fields`, and return the names; by default all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a name is unknown or repeated, or there is none.
+    """
+    if isinstance(fields, str):
+        raise TypeError(f"fields is a sequence of column names, not the string {fields!r}")
+    names = tuple(known if fields is None else fields)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"no such column: {unknown_names(unknown, known)}")
+    if not names or len(set(names)) != len(names):
+        raise ValueError("fields names each column once, and at least one")
+    return names

@@ -14,9 +14,8 @@ from pgdecode.files.payload_file import PayloadFile
 from pgdecode.files.payload_files import payload_files
 from pgdecode.protocol.json_document import load_json
 from pgdecode.storage.errors import PathError
-from spark_udfs.dataframes.changes import check_fields
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
-from spark_udfs.schema.spark_types import spark_schema
+from spark_udfs.schema.spark_types import check_fields, spark_schema
 from spark_udfs.sources import stream_reader
 from spark_udfs.sources.batch_reader import PgoutputReader
 from spark_udfs.sources.decoded_schema import check_columns

@@ -25,7 +25,8 @@ import pgdecode
 from pgdecode import Column, Delete, Relation, Type, Update
 from spark_udfs import from_pgoutput, register_relation
 from spark_udfs.columns.row_column import _relation_to_json
-from spark_udfs.columns.row_worker import ArrowRows, PandasRows, RowOptions
+from spark_udfs.columns.row_worker import RowOptions
+from spark_udfs.runtime.worker import ArrowFunction, PandasFunction
 from spark_udfs.schema.spark_types import HAS_TIME
 from support.generators.encoder import encode
 from support.tiers import full
@@ -349,8 +350,8 @@ def test_a_worker_of_another_version_says_so(
         rows.collect()
 
 
-@pytest.mark.parametrize("kind", [ArrowRows, PandasRows])
-def test_pickled_functions_are_a_name_and_plain_data(kind: type[ArrowRows | PandasRows]) -> None:
+@pytest.mark.parametrize("kind", [ArrowFunction, PandasFunction])
+def test_pickled_functions_are_a_name_and_plain_data(kind: type[ArrowFunction | PandasFunction]) -> None:
     keywords = {"types": {20000: "date"}, "type_messages": ((20000, "public", "mood"),)}
     options = RowOptions(_relation_to_json(PEOPLE), keywords, tuple(NAMES), True, False, False)
     sent = cloudpickle.dumps(kind(options))
