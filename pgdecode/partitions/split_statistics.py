@@ -75,12 +75,13 @@ class SplitStatisticsReader:
     Parameters
     ----------
     in_full : bool
-        Whether to collect all boundaries that matter if there are streams.
+        Whether `add` collects all boundaries that matter if there are streams. Otherwise `add_assembled` collects the
+        first and the last one.
     with_head : bool
         Whether to collect rows before the first boundary. `in_full` includes this.
     """
 
-    def __init__(self, *, in_full: bool = False, with_head: bool = False) -> None:
+    def __init__(self, *, in_full: bool, with_head: bool = False) -> None:
         self.in_full = in_full
         self.is_head = with_head or in_full
         self.n_head_rows = 0
@@ -102,15 +103,10 @@ class SplitStatisticsReader:
 
     def _add(self, positions: pa.Array, payloads: pa.Array, session: Any) -> None:
         source = Source([payloads])
-        if self.in_full:
-            control, _, _, tags = tagged(source, ALWAYS_NEEDED + BEGIN_COMMIT, b"")
-            places = row_numbers(control)
-            rows = places.take(pa.array(needed(payloads.take(places).to_pylist()), pa.int64()))
-            first_end = last_end = -1
-        else:
-            control, first_end, last_end, tags = tagged(source, ALWAYS_NEEDED, BEGIN_COMMIT)
-            rows = row_numbers(control)
-        self._record(positions, payloads, tags, rows, first_end, last_end, session)
+        control, _, _, tags = tagged(source, ALWAYS_NEEDED + BEGIN_COMMIT, b"")
+        places = row_numbers(control)
+        rows = places.take(pa.array(needed(payloads.take(places).to_pylist()), pa.int64()))
+        self._record(positions, payloads, tags, rows, -1, -1, session)
 
     def add_assembled(self, positions: pa.Array, payloads: pa.Array, assembler: TransactionAssembler) -> None:
         """Process the next rows, like `add`, from the results of their transaction assembler.

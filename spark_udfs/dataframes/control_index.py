@@ -34,7 +34,7 @@ from pgdecode.protocol.wire import MAX_LSN, length_of, offset_of
 from spark_udfs.dataframes.control_rows import ControlFunction, UsedFunction
 from spark_udfs.dataframes.partition_worker import PackedIndex
 from spark_udfs.dataframes.state_before import StateBefore
-from spark_udfs.dataframes.stored_changes import StoredPart, UsedStoredFunction, stored_parts, stored_rows
+from spark_udfs.dataframes.stored_changes import StoredPart, stored_parts, used_of_stored
 from spark_udfs.dataframes.unwrapped import unwrapped
 from spark_udfs.runtime.session import for_workers
 
@@ -306,9 +306,7 @@ def _with_used(
     for source, version in zip(sources, found["version"].to_pylist(), strict=True):
         used.setdefault(source, set()).add(version)
     if stored:
-        of_stored = UsedStoredFunction(packed[0], tuple(stored), uncertain[None], options)
-        versions = stored_rows(sorted_rows.sparkSession, of_stored, [T.StructField("version", T.IntegerType())])
-        used.setdefault(None, set()).update(versions.distinct().toArrow()["version"].to_pylist())
+        used.setdefault(None, set()).update(used_of_stored(stored, indexes[0].index, uncertain[None], options))
     return tuple(replace(item, index=with_used(item.index, used.get(item.source, ()))) for item in indexes)
 
 

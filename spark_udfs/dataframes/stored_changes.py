@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -71,13 +72,13 @@ def decode_stored(
 
 
 def used_of_stored(
-    parts: Iterable[StoredPart], plain: PackedIndex, among: Collection[int], options: ChangeOptions
+    groups: Iterable[Iterable[StoredPart]], index: PartitionIndex, among: Collection[int], options: ChangeOptions
 ) -> set[int]:
     """Find which of some versions of relations the committed changes use, as `used_versions` does."""
     options = replace(options, mode="PERMISSIVE", include_uncommitted=False)
-    decoder = StoredDecoder(plain.unpacked, options, among)
+    decoder = StoredDecoder(index, options, among)
     found: set[int] = set()
-    for part in parts:
+    for part in chain.from_iterable(groups):
         for changes in part.changes.parts():
             found.update(decoder.decode(part.xid, part.begin_position, changes.read())[1].used)
     return found.intersection(among)
@@ -124,35 +125,7 @@ class StoredFunction(WorkerFunction):
             yield from self.decoding.spark_batches(found, None)
 
 
-@dataclass(frozen=True)
-class UsedStoredFunction(WorkerFunction):
-    """A function for `mapInArrow` that finds the versions of relations that stored changes use.
-
-    Attributes
-    ----------
-    plain : PackedIndex
-    parts : tuple of tuple of StoredPart
-    among : frozenset of int
-        Numbers of the versions to look for.
-    options : ChangeOptions
-    """
-
-    plain: PackedIndex
-    parts: tuple[tuple[StoredPart, ...], ...]
-    among: frozenset[int]
-    options: ChangeOptions
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the parts one after the other."""
-        enter_task()
-        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            used = used_of_stored(self.parts[number], self.plain, self.among, self.options)
-            yield pa.RecordBatch.from_arrays([pa.array(sorted(used), pa.int32())], names=["version"])
-
-
-def stored_rows(
-    spark: SparkSession, function: StoredFunction | UsedStoredFunction, fields: list[StructField]
-) -> DataFrame:
+def stored_rows(spark: SparkSession, function: StoredFunction, fields: list[StructField]) -> DataFrame:
     """Return the rows that a function makes of all its parts, one task for each part."""
     n = len(function.parts)
     with for_workers():

@@ -26,13 +26,12 @@ from pgdecode.jobs.new_input import NewInput
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.partitions.source_index import SourceIndex, index_of_statistics, is_enough, unused_versions, with_used
 from pgdecode.partitions.speculation import holds
-from pgdecode.protocol.options import ChangeOptions
 from pgdecode.storage.errors import PathError
 from pgdecode.types.user_types import UserType
 from spark_udfs.dataframes.control_index import in_session
 from spark_udfs.dataframes.kept_changes import add_kept
 from spark_udfs.dataframes.partition_worker import PackedIndex
-from spark_udfs.dataframes.stored_changes import StoredTask, stored_parts
+from spark_udfs.dataframes.stored_changes import StoredTask, stored_parts, used_of_stored
 from spark_udfs.jobs.file_tasks import (
     ChangeTask,
     MessageTask,
@@ -243,12 +242,11 @@ def write_changes(
     except (KeyError, ValueError):
         # A later message may describe the table or the column.
         speculative = None
-    with_head = options.start == "anywhere"
-    first_pass = SplitStatisticsTask(position, session, speculative is None, with_head, speculative)
     of_footers = [SplitStatisticsResult(item) for item in from_footers]
+    first_pass = SplitStatisticsTask(position, session, speculative)
     found = of_footers if has_footers else run_tasks(spark, first_pass, tasks)
     _check_order(tasks, found, position)
-    in_full = SplitStatisticsTask(position, session, True, with_head)
+    in_full = SplitStatisticsTask(position, session)
     indexed, state, last_session = _indexed(spark, tasks, found, in_full, config, state, run.state.session)
     index = indexed.index
     work = work_by(index, indexed.counts)
@@ -256,7 +254,7 @@ def write_changes(
     if speculated is not None and speculative is not None:
         done = _confirmed(done, speculated, speculative, index, work)
     rejected = [task for task, output in zip(tasks, done, strict=True) if output is None]
-    stored = _stored_tasks(state, index, options, len(tasks))
+    stored = [StoredTask(number, parts) for number, parts in enumerate(stored_parts(state, index, options), len(tasks))]
     last: list[SplitTask | StoredTask] = [*rejected, *stored]
     rest = iter(run_tasks(spark, work, last) if last else [])
     complete = [next(rest) if output is None else output for output in done]
@@ -275,13 +273,6 @@ def write_changes(
     )
     add_kept(index.end, [output.kept for output in complete if output.kept is not None])
     return JobOutput(index, written, last_session)
-
-
-def _stored_tasks(
-    state: ReplicationState | None, index: PartitionIndex, options: ChangeOptions, first: int
-) -> list[StoredTask]:
-    """Make the tasks for the changes that earlier runs have stored. Their numbers begin with `first`."""
-    return [StoredTask(first + number, parts) for number, parts in enumerate(stored_parts(state, index, options))]
 
 
 def _indexed(
@@ -315,12 +306,11 @@ def _indexed(
         indexed = index_of_statistics(statistics, config.catalog, config.options, state)
     uncertain = unused_versions(indexed.index, None)
     if uncertain:
-        plain = PackedIndex.of(None, indexed.index, indexed.counts)
-        work = UsedTask(in_full.position, plain, uncertain, config.options)
-        stored = _stored_tasks(state, indexed.index, config.options, 0)
-        all_tasks: list[SplitTask | StoredTask] = [*tasks, *stored]
-        used = {number for item in run_tasks(spark, work, all_tasks) for number in item}
-        indexed = replace(indexed, index=with_used(indexed.index, used))
+        index = indexed.index
+        work = UsedTask(in_full.position, PackedIndex.of(None, index, indexed.counts), uncertain, config.options)
+        stored = stored_parts(state, index, config.options)
+        used = used_of_stored(stored, index, uncertain, config.options).union(*run_tasks(spark, work, tasks))
+        indexed = replace(indexed, index=with_used(index, used))
     return indexed, state, session_text(sessions[-1]) if has_sessions and sessions else None
 
 

@@ -31,7 +31,7 @@ from pgdecode.relations.version_tracker import SchemaChanged
 from spark_udfs.dataframes.kept_changes import KeptChanges, KeptFile
 from spark_udfs.dataframes.outputs import Output
 from spark_udfs.dataframes.partition_worker import DecodedPartition, PackedIndex, RowsMoved
-from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored, used_of_stored
+from spark_udfs.dataframes.stored_changes import StoredTask, decode_stored
 from spark_udfs.jobs.job_config import MessageJob
 from spark_udfs.jobs.output_committer import Part, new_part
 from spark_udfs.jobs.splits import Batches, Split
@@ -316,16 +316,12 @@ class SplitStatisticsTask(WorkerFunction):
     position : str
     session : str or None
         The session column.
-    in_full, with_head : bool
-        As in `SplitStatisticsReader`.
     work : ChangeTask or None
-        The task for speculative decoding. If it fails, statistics are collected in full.
+        The task for speculative decoding. If it fails, or without it, statistics are collected in full.
     """
 
     position: str
     session: str | None
-    in_full: bool
-    with_head: bool
     work: ChangeTask | None = None
 
     def __call__(self, task: SplitTask) -> SplitStatisticsResult:
@@ -337,15 +333,13 @@ class SplitStatisticsTask(WorkerFunction):
             If rows are not in the order of their positions.
         """
         enter_task()
-        in_full = self.in_full
         if self.work is not None:
-            reader = SplitStatisticsReader(with_head=self.with_head)
+            reader = SplitStatisticsReader(in_full=False, with_head=self.work.options.start == "anywhere")
             # Errors of payloads are reported when the split is decoded again with the final index.
             with suppress(DecodeError, RowsMoved, SchemaChanged):
                 output = self.work.write(task, reader)
                 return SplitStatisticsResult(reader.split_statistics(), output)
-            in_full = True
-        reader = SplitStatisticsReader(in_full=in_full, with_head=self.with_head)
+        reader = SplitStatisticsReader(in_full=True)
         if self.session is None:
             for positions, payloads in task.split.batches(self.position):
                 reader.add(positions, payloads)
@@ -394,12 +388,10 @@ class UsedTask(WorkerFunction):
     among: frozenset[int]
     options: ChangeOptions
 
-    def __call__(self, task: SplitTask | StoredTask) -> set[int]:
+    def __call__(self, task: SplitTask) -> set[int]:
         """Find the versions that the changes of a task use."""
         enter_task()
         index = self.index.unpacked
-        if isinstance(task, StoredTask):
-            return used_of_stored(task.parts, self.index, self.among, self.options)
         found: set[int] = set()
 
         def pieces() -> Iterator[tuple[int, tuple[pa.Array, pa.Array]]]:

@@ -147,7 +147,7 @@ class SequenceIndex:
         from_footer = None if self.options.session is not None else statistics_of([piece], self._controls)
         if from_footer is not None:
             return from_footer
-        work = SplitStatisticsTask(self.options.position, self.options.session, in_full=True, with_head=False)
+        work = SplitStatisticsTask(self.options.position, self.options.session)
         return work(SplitTask(0, Split((piece,)))).statistics
 
     def _follow(self, piece: PayloadFile, statistics: SplitStatistics) -> None:
