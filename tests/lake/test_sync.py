@@ -84,6 +84,11 @@ def test_sync_makes_targets_equal_and_creates_only_what_it_was_asked_for(
     done = run(*status)
     assert (done.code, "does not exist" in done.out) == (3, True)
     assert "has created neither" in run("sync", database.dsn, "--raw", str(raw), "--drop").err
+    # The folder goes on with a new slot and a new publication, by the command that the error names.
+    again = [*words, *created, "--exclude", "other"]
+    done = run(*again)
+    assert (done.code, "--create-slot --create-publication --accept-gap\n" in done.err) == (3, True), done
+    assert run(*again, "--accept-gap").code == 0
 
 
 @pytest.mark.full

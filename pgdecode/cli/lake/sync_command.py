@@ -126,7 +126,7 @@ def sync_command(
     Exit codes: 0 done, or stopped by a signal; 1 data cannot be decoded or written; 2 not possible as requested; 3
     ended by the state of the server or of RAW, and with --status if something is wrong.
     """
-    calls = _calls(raw, given["slot"], given["publications"])
+    calls = _calls(raw, given["slot"], given["publications"], create_publication=given["create_publication"])
     try:
         if drop:
             for line in drop_created(dsn, raw):
@@ -160,9 +160,11 @@ def sync_command(
     return 0
 
 
-def _calls(raw: Path, slot: str | None, publications: Sequence[str]) -> Calls:
+def _calls(raw: Path, slot: str | None, publications: Sequence[str], *, create_publication: bool) -> Calls:
+    # A publication that a refused call has created is gone again, so the named call has to create it too.
+    new = ["--create-slot", *["--create-publication"] * create_publication, "--accept-gap"]
     names = slot_arguments(slot, publications)
-    call = shlex.join(["pgdecode", "sync", "DSN", "TARGET", "--raw", str(raw), *names, "--create-slot", "--accept-gap"])
+    call = shlex.join(["pgdecode", "sync", "DSN", "TARGET", "--raw", str(raw), *names, *new])
     return Calls(drop_call(raw, slot or slot_of(raw)), call, call)
 
 
