@@ -279,9 +279,9 @@ class FileChanges:
                     raise LayoutUnknown
                 self._names[relation_id] = name
 
-    def _builder(self, table: str | int, name: str, *, everything: bool = False) -> TableBuilder:
+    def _builder(self, table: str | int, name: str) -> TableBuilder:
         try:
-            return self._typed.builder(self.engine, table, everything=everything)
+            return self._typed.builder(self.engine, table)
         except ValueError as error:
             raise TableError(name, str(error), self._what) from error
 

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -62,25 +62,6 @@ from spark_udfs.runtime.tasks import parallelism, partition_bytes, run_tasks
 from spark_udfs.schema.spark_types import session_has_time
 
 
-@dataclass(frozen=True)
-class JobOutput:
-    """The output of a job that decodes changes.
-
-    Attributes
-    ----------
-    index : PartitionIndex
-        With the state after the run.
-    written : Committed
-        Of all outputs.
-    session : str or None
-        The last value of the session column, as text.
-    """
-
-    index: PartitionIndex
-    written: Committed
-    session: str | None
-
-
 class SparkEngine:
     """Decodes by tasks of Spark. It checks the options of the job.
 
@@ -129,22 +110,24 @@ class SparkEngine:
         try:
             with self._session() as spark:
                 has_time = session_has_time(spark)
-                done = write_changes(spark, files, position, config, has_time, run, state, session)
+                written, index, last_session = write_changes(
+                    spark, files, position, config, has_time, run, state, session
+                )
         except KeyError as error:
             raise PathError(f"{job.source}: {error.args[0]}") from error
-        partitions = done.index.partitions
+        partitions = index.partitions
         first, last = (partitions[0].first, partitions[-1].last) if partitions else (None, None)
         captured = files[-1].captured if files else None
-        sessions = (done.session, None if captured is None else session_text(captured.session), run.state.session)
+        sessions = (last_session, None if captured is None else session_text(captured.session), run.state.session)
         end = SequenceEnd(
-            done.index.end,
+            index.end,
             first,
             last,
-            done.index.n_skipped,
+            index.n_skipped,
             [(item.oid, item.name, item.declaration) for item in types],
             next((item for item in sessions if item is not None), None),
         )
-        return RunOutput(*done.written, end=end)
+        return RunOutput(*written, end=end)
 
 
 def _check_parquet(job: DecodeJob, found: NewInput) -> None:
@@ -187,8 +170,8 @@ def write_changes(
     run: Run,
     state: ReplicationState | None = None,
     session: str | None = None,
-) -> JobOutput:
-    """Decode files to changes and tables.
+) -> tuple[Committed, PartitionIndex, str | None]:
+    """Decode files to changes and tables. Return also the index, and the last value of the session column, as text.
 
     If the footers of all files have their control messages, they give the index, and tasks decode with it at once.
     Otherwise tasks decode their splits speculatively with a preliminary index, and collect split statistics at the same
@@ -272,7 +255,7 @@ def write_changes(
         merged(task for output in outputs for task in output.tasks),
     )
     add_kept(index.end, [output.kept for output in complete if output.kept is not None])
-    return JobOutput(index, written, last_session)
+    return written, index, last_session
 
 
 def _indexed(

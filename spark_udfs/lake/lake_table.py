@@ -17,6 +17,7 @@ from pgdecode.datasets.errors import RunError
 from pgdecode.lake.stored_types import stored_field
 from pgdecode.relations.relation_json import version_from_json, version_to_json
 from pgdecode.relations.relation_version import RelationVersion
+from spark_udfs.runtime.tasks import changed_settings
 from spark_udfs.schema.spark_types import arrow_schema, quoted, spark_schema
 
 LakeFormat = Literal["delta", "iceberg"]
@@ -213,17 +214,8 @@ class LakeTable:
                 settings[f"{prefix}{_ICEBERG_CHANGE}"] = str(applied.change)
         if applied.position < 0:
             settings = {}
-        former = {name: self.spark.conf.get(name, None) for name in settings}
-        for name, value in settings.items():
-            self.spark.conf.set(name, value)
-        try:
+        with changed_settings(self.spark, settings):
             yield
-        finally:
-            for name, before in former.items():
-                if before is None:
-                    self.spark.conf.unset(name)
-                else:
-                    self.spark.conf.set(name, before)
         if settings and not self.applied().is_at(applied):
             raise RunError(
                 f"table {self.name}: the commit up to position {applied.position} is not the last one: another writer "

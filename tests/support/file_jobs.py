@@ -21,7 +21,7 @@ def write_changes(files: Sequence[PayloadFile], job: ChangeJob, folder: Path, *,
     none: Any = None
     what = [name or "changes" for name in job.names]
     with target_at(folder).begin(what, {}) as run:
-        written = file_route.write_changes(none, files, "seq", job, has_time, run).written
+        written, _, _ = file_route.write_changes(none, files, "seq", job, has_time, run)
         return run.commit(_manifest(what, files, written), State())
 
 
