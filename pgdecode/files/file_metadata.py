@@ -292,11 +292,15 @@ def gaps_of(files: Iterable[PayloadFile]) -> list[Gap]:
     FileFault
         If a footer is damaged.
     """
-    return [
-        Gap(file.path, lsn_from_text(gap["from"]), lsn_from_text(gap["to"]), str(gap["reason"]))
-        for file, gaps in _values(files, "gaps")
-        for gap in _checked(file, gaps)
-    ]
+    found: list[Gap] = []
+    for file, gaps in _values(files, "gaps"):
+        try:
+            found += [
+                Gap(file.path, lsn_from_text(gap["from"]), lsn_from_text(gap["to"]), str(gap["reason"])) for gap in gaps
+            ]
+        except (TypeError, KeyError, ValueError) as error:
+            raise _damaged(file) from error
+    return found
 
 
 def accepted_gaps(files: Iterable[PayloadFile], *, accept_gap: bool) -> list[Gap]:
@@ -361,18 +365,6 @@ def _values(files: Iterable[PayloadFile], name: str) -> Iterator[tuple[PayloadFi
                 raise _damaged(file) from error
             if value is not None:
                 yield file, value
-
-
-def _checked(file: PayloadFile, gaps: Any) -> list[Any]:
-    """Check that a list has gaps."""
-    try:
-        for gap in gaps:
-            lsn_from_text(gap["from"])
-            lsn_from_text(gap["to"])
-            str(gap["reason"])
-        return list(gaps)
-    except (TypeError, KeyError, ValueError) as error:
-        raise _damaged(file) from error
 
 
 def _damaged(file: PayloadFile) -> FileFault:
