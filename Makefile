@@ -63,7 +63,7 @@ endef
 sanitize:  ## after each change under src/: quick tests without Spark and servers under AddressSanitizer and UBSan; MARKS= for all
 	$(call instrumented,$(SANITIZERS),libasan.so libubsan.so,ASAN_OPTIONS=detect_leaks=0 \
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1) --ignore=tests/spark --ignore-glob='*/test_spark_*' \
-	--ignore=tests/cli --ignore=tests/integration --ignore=tests/capture -m "$(MARKS)"
+	-n 2 --ignore=tests/cli --ignore=tests/integration --ignore=tests/capture -m "$(MARKS)"
 
 tsan:  ## after a change to data that threads share: tests of threads under ThreadSanitizer; a missing wake-up makes them hang
 	$(call instrumented,-O1 -g -fsanitize=thread,libtsan.so,TSAN_OPTIONS="suppressions=tests/tsan.supp exitcode=66") \
