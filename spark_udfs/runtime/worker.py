@@ -73,6 +73,7 @@ class ScalarFunction(WorkerFunction):
     """
 
     # pyspark treats a signature without type hints as a scalar function. It cannot resolve the hints of an object.
+    # SQL can name the arguments, so `__call__` has the same names.
     __signature__ = inspect.Signature(
         [
             inspect.Parameter("payloads", inspect.Parameter.POSITIONAL_OR_KEYWORD),
@@ -85,23 +86,28 @@ class ScalarFunction(WorkerFunction):
         self.options = options
         self.__name__ = name
 
+    def _decoded(self, payloads: pa.Array, in_stream: pa.Array | None) -> pa.RecordBatch:
+        states = () if in_stream is None else (in_stream,)
+        return self.options.decode(payloads, *states)
+
 
 class ArrowFunction(ScalarFunction):
     """A function for `arrow_udf`."""
 
-    def __call__(self, *columns: pa.Array) -> pa.StructArray:
+    def __call__(self, payloads: pa.Array, in_stream: pa.Array | None = None) -> pa.StructArray:
         """Decode a batch."""
-        return self.options.decode(*columns).to_struct_array()
+        return self._decoded(payloads, in_stream).to_struct_array()
 
 
 class PandasFunction(ScalarFunction):
     """A function for `pandas_udf`. The returned frame converts exactly to the declared Arrow types."""
 
-    def __call__(self, payloads: pd.Series, *states: pd.Series) -> pd.DataFrame:
+    def __call__(self, payloads: pd.Series, in_stream: pd.Series | None = None) -> pd.DataFrame:
         """Decode a batch."""
         from spark_udfs.runtime.pandas_frames import pandas_frame
 
-        return pandas_frame(self.options.decode(pa.Array.from_pandas(payloads), *map(_booleans, states)))
+        states = None if in_stream is None else _booleans(in_stream)
+        return pandas_frame(self._decoded(pa.Array.from_pandas(payloads), states))
 
 
 def _booleans(states: pd.Series) -> pa.Array:

@@ -267,7 +267,8 @@ def test_sql_can_call_the_registered_function(spark: SparkSession, adapter: str)
     assert [row["kind"] for row in found.collect()] == ["stream_start", "relation", "stream_stop"]
     # The second argument decides whether the relation has an xid.
     given = "SELECT m.xid, m.relation_id FROM (SELECT parse_pgoutput(data, {}) AS m FROM raw) WHERE m.name = 't0'"
-    assert [tuple(row) for row in spark.sql(given.format("true")).collect()] == [(0x304, 0x4000)]
+    for argument in ("true", "in_stream => true"):
+        assert [tuple(row) for row in spark.sql(given.format(argument)).collect()] == [(0x304, 0x4000)]
 
 
 def test_registered_function_has_the_options_it_was_registered_with(spark: SparkSession) -> None:

@@ -272,7 +272,9 @@ def test_sql_can_call_the_function_of_a_relation(spark: SparkSession, adapter: s
     register_relation(spark, "from_people", PEOPLE, others="null", fields=["_op", "id"], adapter=adapter)
     found = spark.sql("SELECT r.* FROM (SELECT seq, from_people(data) AS r FROM raw_rows) ORDER BY seq")
     assert [tuple(row) for row in found.collect()] == [("insert", 7), (None, None)]
-    assert [row[0] for row in spark.sql("SELECT from_people(data).id FROM raw_rows").collect()] == [7, None]
+    for argument in ("data", "payloads => data"):
+        ids = spark.sql(f"SELECT from_people({argument}).id FROM raw_rows")
+        assert [row[0] for row in ids.collect()] == [7, None]
     with pytest.raises(TypeError, match="nosuch"):
         register_relation(spark, "from_people", PEOPLE, nosuch=1)
 
