@@ -87,7 +87,8 @@ def test_sync_makes_targets_equal_and_creates_only_what_it_was_asked_for(
     # The folder goes on with a new slot and a new publication, by the command that the error names.
     again = [*words, *created, "--exclude", "other"]
     done = run(*again)
-    assert (done.code, "--create-slot --create-publication --accept-gap\n" in done.err) == (3, True), done
+    named = "--exclude other --create-slot --create-publication --accept-gap\n"
+    assert (done.code, named in done.err) == (3, True), done
     assert run(*again, "--accept-gap").code == 0
 
 
@@ -140,7 +141,7 @@ def test_the_command_that_a_lost_slot_is_answered_with_continues(
     database.execute("INSERT INTO t VALUES (1, 'one'), (2, 'two')")
     assert run(*words, "--slot", database.slot, "--publication", "p", "--create-slot").code == 0
     database.execute(f"DELETE FROM t WHERE id = 1; SELECT pg_drop_replication_slot('{database.slot}')")
-    named = f": pgdecode sync DSN TARGET --raw {raw} --create-slot --accept-gap\n"
+    named = " ".join([f": pgdecode sync DSN TARGET --raw {raw}", *tables, "--create-slot --accept-gap\n"])
     for more in ([], ["--create-slot"], ["--accept-gap"], ["--status"]):
         done = run(*words, *more)
         assert (done.code, named in done.err + done.out) == (3, True), done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,7 +126,7 @@ def sync_command(
     Exit codes: 0 done, or stopped by a signal; 1 data cannot be decoded or written; 2 not possible as requested; 3
     ended by the state of the server or of RAW, and with --status if something is wrong.
     """
-    calls = _calls(raw, given["slot"], given["publications"], create_publication=given["create_publication"])
+    calls = _calls(raw, given)
     try:
         if drop:
             for line in drop_created(dsn, raw):
@@ -160,12 +160,15 @@ def sync_command(
     return 0
 
 
-def _calls(raw: Path, slot: str | None, publications: Sequence[str], *, create_publication: bool) -> Calls:
+def _calls(raw: Path, given: Mapping[str, Any]) -> Calls:
+    names = slot_arguments(given["slot"], given["publications"])
+    # Without the tables, the named call would copy others too, and a new publication would have all tables.
+    for name, flag in (("tables", "--table"), ("exclude", "--exclude")):
+        names += [text for table in given[name] for text in (flag, table)]
     # A publication that a refused call has created is gone again, so the named call has to create it too.
-    new = ["--create-slot", *["--create-publication"] * create_publication, "--accept-gap"]
-    names = slot_arguments(slot, publications)
+    new = ["--create-slot", *["--create-publication"] * given["create_publication"], "--accept-gap"]
     call = shlex.join(["pgdecode", "sync", "DSN", "TARGET", "--raw", str(raw), *names, *new])
-    return Calls(drop_call(raw, slot or slot_of(raw)), call, call)
+    return Calls(drop_call(raw, given["slot"] or slot_of(raw)), call, call)
 
 
 def _print_json(report: Report) -> None:
