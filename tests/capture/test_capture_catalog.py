@@ -137,6 +137,7 @@ def test_facts_are_of_the_columns_that_a_publication_sends(database: Database) -
     assert {(item.attnums, item.missing, item.primary_key) for item in found.values()} == {((1, 4), (None, "7"), (1,))}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_binary", [False, True], ids=["text", "binary"])
 @pytest.mark.parametrize("is_late", [False, True], ids=["captured after each step", "captured at the end"])
 def test_a_snapshot_has_the_values_that_the_server_shows_in_columns_that_were_added(

@@ -46,6 +46,7 @@ def test_a_changed_byte_in_a_row_is_found(run: Shell, command: str, n_transactio
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.full
 def test_a_flipped_bit_anywhere_in_a_file_is_an_error_or_harmless(tmp_path: Path) -> None:
     assert [*flips.wrong_flips(tmp_path, 60, random.Random(7))] == []
 

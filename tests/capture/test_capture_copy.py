@@ -135,6 +135,7 @@ def test_copies_that_are_killed_leave_nothing_and_are_made_again(database: Datab
     assert counts["copies"] > 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("streaming", ["off", "on"])
 def test_transactions_may_be_open_around_a_copy(
     database: Database, tmp_path: Path, in_snapshot: list[Callable[[Snapshot], object]], streaming: Literal["off", "on"]
@@ -163,6 +164,7 @@ def test_transactions_may_be_open_around_a_copy(
     assert len(copies.tables_of(out)["t"]) == 2 + 2 * 2001
 
 
+@pytest.mark.full
 def test_a_table_that_is_altered_after_the_snapshot_gets_another_one(
     database: Database, tmp_path: Path, in_snapshot: list[Callable[[Snapshot], object]]
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_table_that_is_altered_after_the_snapshot_gets_another_one(
         captured(database, tmp_path / "out", ["u"])
 
 
+@pytest.mark.full
 def test_a_transaction_that_waits_to_alter_the_table_does_not_block_the_copy_for_ever(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_transaction_that_waits_to_alter_the_table_does_not_block_the_copy_for
     assert list(copies.tables_of(tmp_path / "out")["t"]) == ["2"]
 
 
+@pytest.mark.full
 def test_a_lost_connection_begins_the_copy_again(
     database: Database, tmp_path: Path, in_snapshot: list[Callable[[Snapshot], object]]
 ) -> None:
@@ -214,6 +218,7 @@ def test_a_lost_connection_begins_the_copy_again(
     assert_equal(database, tmp_path / "out")
 
 
+@pytest.mark.full
 def test_a_stop_during_a_copy_leaves_nothing_of_the_table(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
     database.execute("INSERT INTO t SELECT i, repeat('v', 1000) FROM generate_series(1, 10000) i")
@@ -241,6 +246,7 @@ def test_a_stop_during_a_copy_leaves_nothing_of_the_table(database: Database, tm
     assert_equal(database, out, "a", "t")
 
 
+@pytest.mark.full
 def test_copies_are_known_after_their_files_are_deleted_and_forgotten_at_a_gap(
     database: Database, tmp_path: Path
 ) -> None:
@@ -260,6 +266,7 @@ def test_copies_are_known_after_their_files_are_deleted_and_forgotten_at_a_gap(
     assert_equal(database, out)
 
 
+@pytest.mark.full
 def test_ends_of_a_run_count_after_the_copy(database: Database, tmp_path: Path) -> None:
     database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 50) i")
     assert names(captured(database, tmp_path / "out", until=0.0)) == ["public.t"]
@@ -300,6 +307,7 @@ def test_requests_that_cannot_be_carried_out_say_what_to_do(database: Database, 
     assert names(captured(database, out)) == ["public.t", "public.u"]
 
 
+@pytest.mark.full
 def test_an_older_transaction_that_delays_a_copy_is_named(database: Database, tmp_path: Path) -> None:
     captured(database, tmp_path / "out", False)
     gid = f"{database.name} old"
@@ -317,6 +325,7 @@ def test_an_older_transaction_that_delays_a_copy_is_named(database: Database, tm
     assert_equal(database, tmp_path / "out")
 
 
+@pytest.mark.full
 def test_the_command_copies_and_inspect_lists_the_copies(database: Database, tmp_path: Path, run: Shell) -> None:
     out = tmp_path / "out"
     database.execute("CREATE TABLE u (id int); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")

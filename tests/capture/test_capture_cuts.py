@@ -28,6 +28,7 @@ def messages(database: Database) -> Database:
     return database
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("seed", "name"), [(3, "v3twophase"), full(2, "v2"), full(4, "v1"), full(5, "v3twophasenostream"), full(6, "v4")]
 )
@@ -78,6 +79,7 @@ def test_a_run_that_ends_after_a_message_does_not_lose_the_transaction_that_emit
     assert emitted(tmp_path / "out") == [b"hello"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("emits_itself", [True, False], ids=["its own message", "of another session"])
 @pytest.mark.parametrize(
     ("two_phase", "before", "after"),

@@ -12,6 +12,7 @@ import pytest
 from pgdecode.capture import RequestError, demo
 
 
+@pytest.mark.full
 def test_the_demonstration_goes_from_a_server_to_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     try:

@@ -54,6 +54,7 @@ def values(folder: Path, encoding: str = "UTF8") -> list[str]:
     return [dict(row["new"])["v"] for row in found]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("binary", [False, full(True)], ids=["text", "binary"])
 def test_a_database_without_encoding_is_captured_as_it_is(
     encoded: Callable[[str], Database], tmp_path: Path, binary: bool
@@ -79,6 +80,7 @@ def test_a_database_without_encoding_is_captured_as_it_is(
     assert footer["settings"]["client_encoding"] == "SQL_ASCII"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", [full("decode"), "cat"])
 def test_the_commands_use_the_encoding_of_the_footer(
     encoded: Callable[[str], Database], tmp_path: Path, command: str

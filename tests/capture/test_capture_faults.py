@@ -198,6 +198,7 @@ def test_an_unreachable_server_ends_the_capture(tmp_path: Path, script: Callable
         run(server, tmp_path / "out", retry_seconds=0.5)
 
 
+@pytest.mark.full
 def test_a_server_that_does_not_answer_is_a_timeout(script: Callable[..., Script]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

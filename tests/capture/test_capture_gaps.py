@@ -95,6 +95,7 @@ def test_a_slot_that_was_advanced_by_sql_was_read(database: Database, tmp_path: 
     assert len(capture(database, tmp_path / "out")) == 1
 
 
+@pytest.mark.full
 def test_a_new_folder_that_waits_for_the_slot_begins_once_it_holds_the_slot(database: Database, tmp_path: Path) -> None:
     # Source: https://github.com/xtdb/xtdb/pull/5486
     database.create_slot()

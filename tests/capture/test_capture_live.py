@@ -368,6 +368,7 @@ def test_an_interrupted_large_transaction_leaves_no_file(
     assert not [path for path in (tmp_path / "out").iterdir() if "partial" in path.name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", [full("fast"), "immediate"])
 def test_a_capture_survives_a_restart_of_the_server(tmp_path: Path, postgres: cluster.Cluster, mode: str) -> None:
     with cluster.running(postgres.programs) as server:
@@ -491,6 +492,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.full
 def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     database.execute("INSERT INTO t VALUES (0, 'before the slot')")
@@ -516,6 +518,7 @@ def test_the_command_captures_and_prints_a_summary(database: Database, tmp_path:
     assert database.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.slot}'") == []
 
 
+@pytest.mark.full
 def test_the_flag_of_messages_requests_logical_messages_and_takes_no_number(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     out = tmp_path / "out"
@@ -529,6 +532,7 @@ def test_the_flag_of_messages_requests_logical_messages_and_takes_no_number(data
     assert kinds == [b"B", b"M", b"C"]
 
 
+@pytest.mark.full
 def test_the_command_ends_in_order_on_a_signal(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     arguments = [database.dsn, str(tmp_path / "out"), "--slot", database.slot, "--publication", "p"]

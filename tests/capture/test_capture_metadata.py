@@ -43,6 +43,7 @@ def decoded(source: Path, target: Path, *arguments: str) -> dict[str, object]:
     return {name: str(row[name]) if name == "p" else row[name] for name in EXPECTED}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("binary", [full(False), True], ids=["text", "binary"])
 def test_types_of_the_database_are_decoded_without_declaration(
     database: Database, tmp_path: Path, *, binary: bool
@@ -71,6 +72,7 @@ def test_the_caller_s_declaration_of_a_type_takes_precedence(database: Database,
     assert str(schema.field("p").type) == "string"
 
 
+@pytest.mark.full
 def test_files_are_decoded_alone_once_older_ones_are_deleted(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     rules = FileRules(max_bytes=1)

@@ -221,6 +221,7 @@ def test_generated_columns_that_are_left_out_are_a_warning(two_tables: Database,
         assert warning.startswith("generated columns are left out: public.g.thrice;")
 
 
+@pytest.mark.full
 def test_the_status_of_a_slot_that_is_gone_is_an_obstacle_with_the_calls_that_continue(
     two_tables: Database, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def with_another_session(database: Database, sql: str) -> None:
     session.close()
 
 
+@pytest.mark.full
 def test_a_stream_that_its_session_left_open_is_discarded_where_the_next_session_begins(
     database: Database, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_every_pinned_setting_has_a_hostile_value() -> None:
 
 
 # The setting alone, in case one hides the effect of another.
+@pytest.mark.full
 @pytest.mark.parametrize("name", [None, *(full(setting.name, id=setting.name) for setting in PINNED)])
 def test_settings_of_a_role_do_not_change_a_capture(
     postgres: cluster.Cluster, tmp_path: Path, name: str | None
@@ -143,6 +144,7 @@ def test_omitted_changes_end_the_capture_of_a_role_that_hides_warnings(
             found.captured("careless", tmp_path / "raw")
 
 
+@pytest.mark.full
 def test_a_role_with_its_own_currency_is_named(postgres: cluster.Cluster, tmp_path: Path) -> None:
     with roles.database(postgres) as found:
         found.set_role({"lc_monetary": "C"})
@@ -150,6 +152,7 @@ def test_a_role_with_its_own_currency_is_named(postgres: cluster.Cluster, tmp_pa
     assert said.startswith("lc_monetary = C is set for the role of the capture")
 
 
+@pytest.mark.full
 def test_values_have_the_form_that_is_documented(postgres: cluster.Cluster, tmp_path: Path) -> None:
     with roles.database(postgres) as found:
         found.set_role(roles.hostile_settings(postgres.major))

@@ -73,6 +73,7 @@ def ids(folder: Path) -> list[str]:
     return [dict(change["new"])["id"] for change in found]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("timeout", ["2s", full("0")])
 def test_a_silent_connection_is_given_up_and_nothing_is_lost(
     database: Database, proxy: cluster.Proxy, tmp_path: Path, timeout: str, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ def slots(database: Database) -> list[list[str | None]]:
     )
 
 
+@pytest.mark.full
 def test_a_creation_that_waits_names_the_transaction_and_heeds_a_stop(database: Database, tmp_path: Path) -> None:
     # Source: https://github.com/electric-sql/electric/pull/4515
     with open_transaction(database) as session:
@@ -98,6 +99,7 @@ def test_a_creation_goes_on_when_the_transaction_has_ended(database: Database, t
     assert Run(database, tmp_path / "raw").wait().messages == 4
 
 
+@pytest.mark.full
 def test_a_creation_that_waits_names_a_prepared_transaction(database: Database, tmp_path: Path) -> None:
     database.execute("BEGIN; INSERT INTO t VALUES (1, 'x'); PREPARE TRANSACTION 'forgotten'")
     run = Run(database, tmp_path / "raw", create_slot=True)
@@ -172,6 +174,7 @@ def test_a_wait_for_an_active_slot_heeds_a_stop(database: Database, tmp_path: Pa
     assert not list((tmp_path / "raw").glob("*.parquet"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [full(signal.SIGINT), signal.SIGTERM])
 def test_the_command_heeds_a_signal_while_a_slot_is_created(database: Database, tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "pgdecode", "capture", database.dsn, str(tmp_path / "raw"), "--create-slot"]

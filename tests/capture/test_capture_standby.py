@@ -20,6 +20,7 @@ def local(database: Database) -> Database:
     return database
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "user"),
     [

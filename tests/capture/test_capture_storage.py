@@ -77,6 +77,7 @@ def fill(database: Database, transactions: int, rows: int) -> None:
         database.execute(f"INSERT INTO t SELECT n, {value} FROM {range_} n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("transactions", "rows"), [(20, 100), full(1, 20_000)], ids=["files", "a large transaction"])
 def test_a_full_disk_is_one_line_and_the_next_capture_continues(
     database: Database, tmp_path: Path, transactions: int, rows: int

@@ -221,7 +221,7 @@ def captured(database: Database, folder: Path, case: Case, *, binary: bool, is_t
         pytest.param(False, True, id="text in time"),
         full(False, False, id="text afterwards"),
         full(True, True, id="binary in time"),
-        pytest.param(True, False, id="binary afterwards"),
+        full(True, False, id="binary afterwards"),
     ],
 )
 @pytest.mark.parametrize("name", CASES)
@@ -294,6 +294,7 @@ def test_money_has_the_digits_of_the_server(database: Database, tmp_path: Path, 
     assert (new["a"], new["b"], new["f"]) == expected
 
 
+@pytest.mark.full
 def test_the_command_counts_columns_that_are_text_because_their_type_was_altered(
     database: Database, tmp_path: Path
 ) -> None:
@@ -375,6 +376,7 @@ def make_tables(database: Database, names: Sequence[str]) -> None:
     database.execute("; ".join(f"CREATE TABLE {name} (id int PRIMARY KEY, m mood, {columns})" for name in names))
 
 
+@pytest.mark.full
 def test_a_footer_has_only_the_relations_that_its_file_uses(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +403,7 @@ def test_a_footer_has_only_the_relations_that_its_file_uses(
     assert sorted(catalog.names) == ["public.tenant_7", "public.tenant_8", "public.tenant_9"]
 
 
+@pytest.mark.full
 def test_many_tables_with_types_of_their_own_are_captured(postgres: Cluster, tmp_path: Path) -> None:
     assert many_tables.run(postgres, 50, tmp_path / "raw") == []
 

@@ -40,6 +40,7 @@ def assert_cut_anywhere(column: pa.Array, cuts: list[int], **options: Any) -> No
         assert second.undecided().equals(whole.undecided())
 
 
+@pytest.mark.full
 def test_a_streamed_sequence_may_be_cut_anywhere(rng: random.Random) -> None:
     payloads = pa.array(RandomSlot(rng, 40).payloads, pa.binary())
     for include_uncommitted in (False, True):
@@ -271,6 +272,7 @@ def quiet_points(payloads: list[bytes]) -> list[int]:
     return points
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reconnect_anywhere_gives_each_change_once(seed: int, rng: random.Random) -> None:
     slot_rng = random.Random(rng.getrandbits(32) + seed)

@@ -148,6 +148,7 @@ def test_an_index_keeps_the_commit_before_a_copy() -> None:
     assert found.rows.to_pylist() == [0, 1, 4, 5, 6, 7]
 
 
+@pytest.mark.full
 @per_property
 @given(seeds, sizes)
 def test_copies_in_random_sequences_are_what_the_fold_says(seed: int, n_steps: int) -> None:

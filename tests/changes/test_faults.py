@@ -51,13 +51,14 @@ def places_of(payloads: list[bytes], tag: bytes) -> list[int]:
     return [at for at, payload in enumerate(payloads) if payload[:1] == tag and 0 < at < last]
 
 
-@pytest.mark.parametrize("tag", ["S", "E", "B", "C", "b", "P"])
+@pytest.mark.parametrize("tag", ["S", "B", *map(full, "ECbP")])
 def test_a_missing_delimiter_of_a_random_sequence_is_reported(tag: str, rng: random.Random) -> None:
     payloads = RandomSlot(rng, 60, with_versions=False).payloads
     for missing in places_of(payloads, tag.encode()):
         assert_flagged_and_right(payloads, missing)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "tag"), [("18.twophase.v3", "S"), ("18.twophase.v3", "E"), ("18.txns.v2", "S")])
 def test_a_missing_end_of_a_block_of_a_capture_is_reported(name: str, tag: str) -> None:
     payloads = captures.capture(name).payloads
@@ -67,6 +68,7 @@ def test_a_missing_end_of_a_block_of_a_capture_is_reported(name: str, tag: str) 
         assert_flagged_and_right(payloads, missing)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tag", ["B", "C"])
 def test_a_missing_end_of_a_transaction_of_a_capture_is_reported(tag: str) -> None:
     payloads = captures.capture("16.txns.v1").payloads

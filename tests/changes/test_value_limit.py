@@ -79,6 +79,7 @@ def test_other_modes_refuse_the_row(what: str, mode: Any) -> None:
     assert (caught.value.column, caught.value.expected, caught.value.seen) == ("v", 20, 50)
 
 
+@pytest.mark.full
 def test_a_transaction_with_values_above_64_mib_is_decoded_by_default() -> None:
     made = Slot()
     made.begin(7)

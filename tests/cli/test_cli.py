@@ -257,6 +257,7 @@ def test_a_closed_pipe_is_no_error(run: Shell, words: list[str]) -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(run: Shell) -> None:
     with open("/dev/full", "wb") as full:

@@ -245,6 +245,7 @@ def test_two_commands_in_a_pipe_end_well(run: Shell) -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.full
 def test_rows_are_those_of_the_decoder_in_any_batches(run: Shell) -> None:
     expected = rows_of(library_table(STREAMS, "public.s1"))
     for n_rows in ("7", "1000"):

@@ -193,6 +193,7 @@ def limited_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["out.parquet", full("out.jsonl"), full("out.csv"), full("out")])
 def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> None:
     process = started("decode", STREAMS, target, preexec_fn=limited_files)
@@ -205,7 +206,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> 
 @pytest.mark.parametrize(
     ("number", "code", "target"),
     [
-        (signal.SIGINT, 130, "out.jsonl"),
+        full(signal.SIGINT, 130, "out.jsonl"),
         (signal.SIGTERM, 143, "out"),
         full(signal.SIGHUP, 129, "out.jsonl"),
         full(signal.SIGINT, 130, "out"),

@@ -50,7 +50,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("format", ["parquet", full("jsonl"), "csv"])
+@pytest.mark.parametrize("format", ["parquet", full("jsonl"), full("csv")])
 @pytest.mark.parametrize("words", CASES)
 @pytest.mark.parametrize("name", NAMES)
 def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, words: list[str], format: str) -> None:
@@ -64,6 +64,7 @@ def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, wor
     assert _content(Path("out3")) == _content(Path("out1"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("batch_rows", [full(2), 7, 64])
 @pytest.mark.parametrize("name", [full("18.shop.v1"), *NAMES[1:]])
 def test_reports_do_not_depend_on_batches_or_the_number_of_workers(

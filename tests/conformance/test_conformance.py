@@ -164,6 +164,7 @@ def test_a_sequence_has_the_changes_and_the_faults_that_the_suite_says(case: Cas
         assert as_said(decoded(case, decoder_of(case, "FAILFAST"))) == case["changes"]
 
 
+@pytest.mark.full
 @each("case", with_changes)
 def test_a_sequence_cut_anywhere_has_the_changes_that_the_suite_says(case: Case) -> None:
     for cut in range(1, len(case["payloads"])):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def check(payloads: list[bytes], sessions: list[int], seed: int, engines: list[s
     assert last["undecided"] == wanted.n_undecided
 
 
+@pytest.mark.full
 @per_property
 @given(seeds, sizes, st.integers(1, 3), st.booleans())
 def test_calls_of_the_shell_give_what_the_fold_gives(
@@ -115,6 +117,7 @@ def test_calls_of_the_shell_and_python_give_what_the_fold_gives(seed: int, n_ste
         check(payloads, [], seed, ["shell", "python"], mode="PERMISSIVE", drop_duplicates=drop_duplicates)
 
 
+@pytest.mark.full
 @per_property
 @given(seeds, sizes)
 def test_calls_over_damaged_sequences_give_what_one_call_gives(seed: int, n_steps: int) -> None:

@@ -167,6 +167,7 @@ def test_what_comes_just_after_the_commit_does_not_undo_it(
     assert rows_of(Path("out"), "changes") == rows_of(Path("whole"), "changes")
 
 
+@pytest.mark.full
 def test_of_calls_at_the_same_time_one_decodes(run: Shell) -> None:
     raw(0, ENDS[0])
     assert run("decode", "raw", "out", "--changes").code == 0

@@ -329,6 +329,7 @@ def hold(ready: Any, end: Any) -> None:
         end.wait(60)
 
 
+@pytest.mark.full
 def test_a_second_call_at_the_same_time_is_refused(begun: Shell) -> None:
     files(ENDS[0], ENDS[1])
     context = multiprocessing.get_context("spawn")

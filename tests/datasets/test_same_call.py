@@ -57,10 +57,9 @@ def rows_of(out: Path, what: str) -> list[list[Row]]:
     ("form", "what", "format"),
     [
         *(("captured", what, "parquet") for what in WHAT),
-        *((form, "changes", "parquet") for form in FORMS if form != "captured"),
-        *(full(form, what, "parquet") for form in FORMS for what in WHAT if form != "captured" and what != "changes"),
-        *(("captured", what, "jsonl") for what in ("changes", "tables")),
-        *(("captured", what, "csv") for what in ("messages", "a table")),
+        *(full(form, what, "parquet") for form in FORMS for what in WHAT if form != "captured"),
+        *(full("captured", what, "jsonl") for what in ("changes", "tables")),
+        *(full("captured", what, "csv") for what in ("messages", "a table")),
         *(full("pg_recvlogical", what, format) for what in WHAT for format in ("jsonl", "csv")),
     ],
 )

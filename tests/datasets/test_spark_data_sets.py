@@ -52,6 +52,7 @@ def assert_whole(what: list[str], out: str = "out") -> None:
         assert ordered(local(Path(out)).rows(below)) == ordered(local(Path("whole")).rows(below))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("what", "form"),
     [
@@ -117,6 +118,7 @@ def test_the_shell_knows_the_positions_and_options_that_functions_have_saved(spa
     assert main(["decode", "raw", "out", "--changes", "--mode", "PERMISSIVE"]) == 2
 
 
+@pytest.mark.full
 def test_the_result_tells_what_this_call_did(spark: SparkSession) -> None:
     results = []
     for start, end in pairwise(BOUNDS):
@@ -145,6 +147,7 @@ def test_decoded_files_may_be_deleted_and_outputs_moved(spark: SparkSession) -> 
     assert_whole(["changes"])
 
 
+@pytest.mark.full
 def test_what_does_not_continue_is_refused(spark: SparkSession) -> None:
     files(0, ENDS[0])
     decode_files(spark, "raw", "out", what="changes")

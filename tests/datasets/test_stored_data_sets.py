@@ -66,6 +66,7 @@ def whole(run: Shell, what: str, *words: str) -> DataSet:
     return local(Path("whole"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["changes", "tables", *map(full, ("messages", "a table", "a snapshot"))])
 def test_the_same_call_again_decodes_what_has_come_since(run: Shell, bucket: Bucket, what: str) -> None:
     for number, (start, end) in enumerate(pairwise(BOUNDS), 1):
@@ -126,6 +127,7 @@ def refused(bucket: Bucket, done: Done, before: dict[str, bytes], *texts: str) -
     assert bucket.out().contents() == before
 
 
+@pytest.mark.full
 def test_what_does_not_continue_is_refused(bucket: Bucket) -> None:
     bucket.put(0, ENDS[0])
     assert bucket.decode("changes").code == 0
@@ -167,6 +169,7 @@ def test_overwrite_begins_anew_and_removes_only_what_calls_have_written(bucket: 
     bucket.out().checked()
 
 
+@pytest.mark.full
 def test_of_two_runs_at_a_time_one_wins_and_the_other_fails_by_name(
     run: Shell, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -279,6 +279,7 @@ def tables_by_schema(path: Path, table: str, batch_rows: int, mode: str) -> list
     return [pa.Table.from_batches(batches) for batches in found]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("name", ["14.shop.v1", "16.txns.v2", "18.streams.v4", "18.twophase.v3", full("18.shop.v1")])
 @pytest.mark.parametrize("batch_rows", [full(1), 40, full(10**6)])

@@ -65,6 +65,7 @@ def test_the_index_from_footers_equals_that_from_all_rows(
     assert check_footers(tmp_path / "raw")
 
 
+@pytest.mark.full
 def test_each_row_group_has_its_messages_and_whether_it_has_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from pgdecode.files.payload_files import payload_files
 from support.generators.samples import SAMPLES
 from support.memory import peak_memory
 from support.payload_files import written
+from support.tiers import full
 
 BEGIN = SAMPLES["begin"].payload
 COMMIT = SAMPLES["commit"].payload
@@ -144,6 +145,7 @@ def test_rows_that_the_footer_promises_and_the_pages_lack_are_a_fault(tmp_path: 
         list(file.batches())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 def test_columns_that_pyarrow_does_not_read_as_dictionaries_are_read(tmp_path: Path, encoding: str) -> None:
     payloads = [bytes([number % 8]) * 100_000 for number in range(4000)]  # 400 MB
@@ -202,7 +204,7 @@ def test_a_file_that_repeats_one_large_value_takes_no_more_memory_than_a_few_bat
     assert pq.read_table(tmp_path / "hostile").num_rows == 32_768
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("compression", ["zstd", full("lz4")])
 def test_large_and_small_values_of_a_dictionary_come_in_order(tmp_path: Path, compression: str) -> None:
     values = [b"I" + os.urandom(200) if number % 2 else b"C" * 20_000 for number in range(20_000)]
     path = tmp_path / "raw.parquet"
@@ -254,6 +256,7 @@ def test_few_values_of_constant_width_are_read_at_once(tmp_path: Path) -> None:
         assert pa.total_allocated_bytes() - before < 4 * payload_file.BATCH_BYTES
 
 
+@pytest.mark.full
 def test_few_values_that_share_their_beginnings_are_the_first_rows(tmp_path: Path) -> None:
     path = tmp_path / "raw.parquet"
     payloads = pa.array([b"B" + bytes(payload_file.BATCH_BYTES // 50)] * 1000, pa.large_binary())

@@ -48,6 +48,7 @@ def _statistics(path: Path, position: str | None = None, batch_rows: int = 100) 
     return statistics
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["as sent", "with messages missing", "shuffled"])
 @pytest.mark.parametrize("name", [full("18.shop.v1"), "18.twophase.v3", "16.streams.v2"])
 def test_sizes_of_transactions_do_not_depend_on_the_batches(name: str, order: str, rng: random.Random) -> None:

@@ -40,6 +40,7 @@ def test_columns_have_the_paths_that_parquet_gives_them(schema: pa.Schema) -> No
     assert _leaves(schema) == [written.column(number).path for number in range(len(written))]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("format", ["jsonl", "csv"])
 @pytest.mark.parametrize("text_bytes", [10, 5000])
 def test_text_is_the_same_in_pieces(format: Format, text_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:

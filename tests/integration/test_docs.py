@@ -191,6 +191,7 @@ def decode(df: int, unwrap: str = "auto", encoding: str = "UTF8", datestyle: str
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("package", [pgdecode, spark_udfs], ids=lambda package: package.__name__)
 def test_every_parameter_is_described_on_the_reference_pages(package: ModuleType) -> None:
     griffe = pytest.importorskip("griffe")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 
+import pytest
+
 from servers.reading import modes
 from servers.server import Server
 from servers.trial import run, staged, steps
@@ -13,6 +15,7 @@ from servers.trial import run, staged, steps
 N_SCENARIOS = int(os.environ.get("PGDECODE_TEST_SCENARIOS", "1"))
 
 
+@pytest.mark.full
 def test_the_reference_agrees_with_a_live_server_about_random_transactions(server: Server, rng: random.Random) -> None:
     read = set()
     n_read = 0

@@ -71,6 +71,7 @@ def rows_of(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", READERS)
 @pytest.mark.parametrize("name", [name if name == "18.txns.v2" else full(name) for name in NAMES])
 def test_tables_equal_those_of_the_server_in_batches_cut_anywhere(

@@ -429,6 +429,7 @@ def test_a_target_without_a_commit_leaves_no_file(uri: str) -> None:
     assert [*Path(uri.partition(":")[2]).parent.iterdir()] == []
 
 
+@pytest.mark.full
 def test_a_database_that_another_process_has_open_is_an_error_that_names_it(uri: str) -> None:
     commit(uri, net_of(PLAIN, ["id"]))
     target = lake_target(uri)

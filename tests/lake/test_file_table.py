@@ -651,6 +651,7 @@ def read_objects(uri: str, store: Emulator) -> list[Row]:
     ]
 
 
+@pytest.mark.full
 def test_tables_in_object_stores_are_those_of_folders(store: Emulator) -> None:
     uri = f"{store.new_bucket()}/lake"
     rng = random.Random(1)

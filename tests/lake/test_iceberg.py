@@ -291,6 +291,7 @@ def test_snapshots_of_others_do_not_hide_the_state(tmp_path: Path) -> None:
     assert applied(tmp_path) == 3
 
 
+@pytest.mark.full
 def test_another_writer_meanwhile_is_an_error_and_the_next_call_continues(tmp_path: Path) -> None:
     apply(tmp_path, 1, upserts(ORDERS, rows_of(1, 2)), ORDERS)
 
@@ -593,6 +594,7 @@ def killed_at(number: int) -> Iterator[list[str]]:
         yield seen
 
 
+@pytest.mark.full
 def test_killed_at_every_write_the_table_is_as_before_or_after(tmp_path: Path) -> None:
     apply(tmp_path, 1, upserts(ORDERS, rows_of(*range(10))), ORDERS)
     number, position = 0, 1

@@ -25,6 +25,7 @@ from support.tiers import full
 QUICK = "18.shop.v1"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [QUICK, *(full(name) for name in TEXT if name != QUICK)])
 def test_folders_have_the_rows_of_a_target_in_memory(
     name: str, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -105,6 +105,7 @@ def test_a_sync_that_cannot_have_its_slot_leaves_no_publication(postgres: Cluste
         session.close()
 
 
+@pytest.mark.full
 def test_a_publication_goes_again_if_no_session_came_about(database: Database, tmp_path: Path, run: Shell) -> None:
     database.create_slot()
     other = Database(database.server, f"{database.name}_other")
@@ -351,7 +352,7 @@ def test_a_slot_that_is_still_active_is_waited_for_with_a_bound_and_the_reason(
     ("n_changes", "is_older"),
     [
         full(0, False, id="only copies"),
-        pytest.param(0, True, id="only copies, state of an earlier version"),
+        full(0, True, id="only copies, state of an earlier version"),
         pytest.param(30, False, id="with commits"),
         full(30, True, id="with commits, state of an earlier version"),
     ],

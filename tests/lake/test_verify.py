@@ -19,6 +19,7 @@ from pgdecode.lake.verification.table_comparison import compare_tables
 from pgdecode.lake.verification.verify_run import verify
 from servers.database import Database
 from support.shell import Shell
+from support.tiers import full
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -131,7 +132,7 @@ def test_verify_refuses_what_it_cannot_compare(database: Database, tmp_path: Pat
         verify(database.server.dsn(), raw)
 
 
-@pytest.mark.parametrize("most_locks", [pytest.param(512, id="locked"), pytest.param(0, id="not locked")])
+@pytest.mark.parametrize("most_locks", [pytest.param(512, id="locked"), full(0, id="not locked")])
 def test_a_transaction_that_waits_to_truncate_a_table_does_not_end_a_verify(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_locks: int
 ) -> None:

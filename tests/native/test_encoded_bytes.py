@@ -67,6 +67,7 @@ def test_the_first_value_of_another_form_is_named(text: bytes, form: str) -> Non
     assert decoded_text(Source([pa.array([good, None, good, text, text])]), form) == (3, None)
 
 
+@pytest.mark.full
 def test_every_pair_of_characters_is_read_as_python_reads_it() -> None:
     for first in range(256):
         for text in (bytes([first, second]) for second in range(256)):

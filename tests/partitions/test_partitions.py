@@ -411,6 +411,7 @@ class Runs:
         return rows
 
 
+@pytest.mark.full
 @per_property
 @given(
     seeds,
@@ -483,6 +484,7 @@ def counted_versions(payloads: Sequence[bytes], bounds: Sequence[int]) -> list[s
     return sorted(str(versions[number].relation) for number in counted)
 
 
+@pytest.mark.full
 @per_property
 @given(seeds, sizes, st.sampled_from(["honest", "damaged"]))
 def test_the_versions_that_committed_transactions_sent_or_used_are_those_of_one_decoder(
@@ -688,6 +690,7 @@ def test_a_commit_without_its_begin_does_not_count_for_the_order_of_commits(boun
         assert apart(payloads, bounds, 100, ChangeOptions("PERMISSIVE", start=start)) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["18.shop.v1", "18.streams.v4", "18.txns.v2"])
 def test_the_partitions_take_the_order_of_positions_as_one_decoder_does(name: str, rng: random.Random) -> None:
     payloads = captures.capture(name).payloads

@@ -72,6 +72,7 @@ def whole_capture(name: str) -> list[pa.RecordBatch]:
     return [*envelopes, *changes, *rows]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["18.streams.v4", "18.types.v2", "14.streams.v2bin"])
 def test_eight_concurrent_threads_give_the_result_of_one(name: str) -> None:
     expected = whole_capture(name)
@@ -81,6 +82,7 @@ def test_eight_concurrent_threads_give_the_result_of_one(name: str) -> None:
         assert all(a.serialize().equals(b.serialize()) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.full
 def test_memory_is_released_when_all_threads_are_done() -> None:
     whole_capture("18.streams.v4")
     before = pa.total_allocated_bytes()
@@ -201,7 +203,7 @@ def test_stream_flags_do_not_depend_on_threads(name: str, rng: random.Random) ->
 
 
 @pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+@pytest.mark.parametrize("mode", [full("FAILFAST"), "PERMISSIVE"])
 def test_errors_of_bad_payloads_do_not_depend_on_threads(mode: str, rng: random.Random) -> None:
     payloads = captures.capture("18.streams.v2").payloads
     for _ in range(30):
@@ -247,6 +249,7 @@ def payloads_in_runs(rng: random.Random) -> list[bytes | None]:
     return found[:n]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("n_batches", [15, full(60)])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
@@ -393,6 +396,7 @@ def test_a_bad_payload_is_told_before_offsets_behind_it_that_leave_the_data() ->
                 pgdecode.decode_messages(column, threads=threads)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer's allocator takes all addresses")
 def test_where_many_threads_find_no_memory_one_does_the_work() -> None:
@@ -421,7 +425,7 @@ print(pgdecode.decode_rows(payloads, relation, threads=64).equals(rows))
     assert (run.stdout, run.stderr) == ("True\nTrue\n", "")
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [full(2), 3])
 def test_many_rows_are_divided_among_all_threads(threads: int) -> None:
     payloads = pa.array(
         encode(Insert(relation_id=16385 + n % 3, new=(b"%d" % n, b"v" * (n % 50), None), new_formats="ttn"))

@@ -27,6 +27,7 @@ from support.compare import (
 from support.generators import encoder
 from support.generators.samples import SAMPLES, Sample, each_sample
 from support.oracles.reference import is_well_formed, stream_states
+from support.tiers import full
 
 TAGS = "".join(message.tag for message in MESSAGES).encode()
 
@@ -34,7 +35,7 @@ TAGS = "".join(message.tag for message in MESSAGES).encode()
 # -- random and mutated ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("in_stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("in_stream", [full(False, id="plain"), pytest.param(True, id="streamed")])
 @pytest.mark.parametrize("tags", [bytes(range(256)), TAGS], ids=["any first byte", "a tag first"])
 def test_0_to_64_random_bytes(tags: bytes, in_stream: bool, rng: random.Random) -> None:
     payloads = [(bytes([rng.choice(tags)]) + rng.randbytes(64))[: n % 65] for n in range(65 * 100)]
@@ -42,7 +43,7 @@ def test_0_to_64_random_bytes(tags: bytes, in_stream: bool, rng: random.Random) 
     assert_verdicts(payloads[: 65 * 20], in_stream)
 
 
-@pytest.mark.parametrize("in_stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("in_stream", [full(False, id="plain"), pytest.param(True, id="streamed")])
 def test_small_numbers_after_a_tag(in_stream: bool, rng: random.Random) -> None:
     # Random bytes rarely get past a length or a count; these do.
     likely = b"\0\0\0\0\0\0\1\1\1\2\3\4NKOntubdnfi\xff\xc3\xa9"
@@ -86,7 +87,7 @@ def test_a_piece_replaced_dropped_or_doubled(message: Message, in_stream: bool, 
         assert decode_verdict(payload, in_stream) == expected
 
 
-@pytest.mark.parametrize("in_stream", [None, "auto"])
+@pytest.mark.parametrize("in_stream", [full(None), "auto"])
 def test_without_a_given_state_a_row_is_one_of_its_two_readings_or_faulty(
     in_stream: str | None, rng: random.Random
 ) -> None:
@@ -190,6 +191,7 @@ def test_claimed_lengths_cost_no_python_memory() -> None:
     assert peak < 4 * 2**20
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
 def test_claimed_lengths_reserve_nothing() -> None:
     # 7000 rows claim up to 1 GiB each; with 256 MiB of address space to grow into, reserving for one of them fails.

@@ -101,6 +101,7 @@ def test_the_fold_leaves_out_whole_transactions_where_input_begins_anywhere(
 # -- ChangeDecoder -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @per_property
 @given(seeds, sizes, sessions, st.booleans())
 def test_a_decoder_that_is_told_of_reconnects_gives_what_the_fold_gives(

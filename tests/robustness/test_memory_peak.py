@@ -86,6 +86,7 @@ own_allocator = pytest.mark.skipif(
 )
 
 
+@pytest.mark.full
 @needs_peak
 @own_allocator
 @pytest.mark.parametrize(

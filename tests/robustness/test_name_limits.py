@@ -10,6 +10,7 @@ from pgdecode import ChangeDecoder, Column, Insert, Limits, Relation, Truncate, 
 from pgdecode.protocol.limits import FREE_EXPANSION
 from support.generators.encoder import encode
 from support.generators.slot import Slot
+from support.tiers import full
 
 TEXT = 25
 
@@ -50,7 +51,7 @@ def most_of(payloads: list[bytes], times: int = 16) -> int:
 
 
 HOSTILE = [
-    pytest.param(relation(1600, 252), [nulls(1600)] * 600, id="nulls in maps"),
+    full(relation(1600, 252), [nulls(1600)] * 600, id="nulls in maps"),
     pytest.param(relation(1600, 252), [unchanged(1600)] * 600, id="unchanged values"),
     pytest.param(
         relation(0, 0, name="n" * 252), [encode(Insert(relation_id=1, new=(), new_formats=""))] * 400_000, id="relation"
@@ -85,8 +86,8 @@ def text_of(batch: pa.RecordBatch) -> int:
     return total
 
 
-@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-@pytest.mark.parametrize("make", [nulls, unchanged])
+@pytest.mark.parametrize("mode", [full("FAILFAST"), "PERMISSIVE"])
+@pytest.mark.parametrize("make", [nulls, full(unchanged)])
 def test_one_batch_past_the_limit_is_refused_and_leaves_the_decoder_as_it_was(mode: str, make: object) -> None:
     payloads = transaction(relation(1600, 252), [make(1600)] * 600)  # type: ignore[operator]
     decoder = ChangeDecoder(mode=mode)
@@ -95,6 +96,7 @@ def test_one_batch_past_the_limit_is_refused_and_leaves_the_decoder_as_it_was(mo
     assert sum(batch.num_rows for batch in decoder.decode_batches(payloads)) == 600
 
 
+@pytest.mark.full
 def test_names_of_unchanged_values_count_in_a_typed_table() -> None:
     described = relation(1600, 252)
     rows = [unchanged(1600)] * 600

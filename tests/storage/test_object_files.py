@@ -113,6 +113,7 @@ def test_columns_outside_an_object_are_a_fault(s3: Emulator, tmp_path: Path) -> 
         list(file.batches())
 
 
+@pytest.mark.full
 def test_the_first_rows_are_read_without_the_rest_of_their_row_group(
     s3: Emulator, tmp_path: Path, requests: list[tuple[int, int]]
 ) -> None:

@@ -109,6 +109,7 @@ def test_every_capture_decodes_as_without_spark(spark: SparkSession, names: Iter
     assert with_one_basis(found["xid_basis"]).equals(with_one_basis(expected["xid_basis"]))
 
 
+@pytest.mark.full
 @both_adapters
 def test_given_stream_states_decode_as_without_spark(spark: SparkSession, adapter: str) -> None:
     capture = captures.capture("16.streams.v2")
@@ -156,6 +157,7 @@ def test_nulls_and_empty_batches_keep_their_place_and_type(spark: SparkSession, 
     assert whole.where("m is not null and m.kind is null").count() == 1
 
 
+@pytest.mark.full
 @both_adapters
 @pytest.mark.parametrize("zone", [full("UTC"), "America/St_Johns", full("Asia/Tokyo")])
 def test_timestamps_are_the_same_instants_in_any_session_time_zone(
@@ -170,6 +172,7 @@ def test_timestamps_are_the_same_instants_in_any_session_time_zone(
     assert [row["us"] for row in rows.collect()] == [moment + 946684800000000 for moment in moments]
 
 
+@pytest.mark.full
 @both_adapters
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -226,6 +229,7 @@ def test_a_column_of_another_type_is_refused(spark: SparkSession, adapter: str) 
         rows.collect()
 
 
+@pytest.mark.full
 @both_adapters
 def test_text_and_frames_are_unwrapped(spark: SparkSession, adapter: str) -> None:
     payloads = [SAMPLES["begin"].payload, SAMPLES["insert"].payload]
@@ -244,6 +248,7 @@ def test_text_and_frames_are_unwrapped(spark: SparkSession, adapter: str) -> Non
         decoded(frames, parse_pgoutput("data", adapter=adapter, unwrap="none"))
 
 
+@pytest.mark.full
 @both_adapters
 @pytest.mark.parametrize(
     ("states", "text"),
@@ -259,6 +264,7 @@ def test_an_invalid_stream_state_is_refused(spark: SparkSession, adapter: str, s
         rows.collect()
 
 
+@pytest.mark.full
 @both_adapters
 def test_sql_can_call_the_registered_function(spark: SparkSession, adapter: str) -> None:
     frame(spark, STREAM).createOrReplaceTempView("raw")

@@ -34,6 +34,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.full
 @both_adapters
 @pytest.mark.parametrize(("payload", "error", "text"), FAULTS)
 def test_failfast_names_row_offset_and_column_and_shows_no_payload(
@@ -61,6 +62,7 @@ def test_permissive_keeps_every_row_with_its_error(spark: SparkSession, adapter:
     assert [row["id"] for row in found] == [None] * 5 + [1] * 3
 
 
+@pytest.mark.full
 @both_adapters
 def test_others_are_null_on_request_but_malformed_rows_are_bad_rows(spark: SparkSession, adapter: str) -> None:
     streamed = insert(b"8", None, None, xid=0x304)
@@ -104,6 +106,7 @@ def test_without_others_a_table_of_a_mixed_capture_is_the_rows_it_had(spark: Spa
 YEARS = [b"0044-03-15 BC", b"0001-01-01", b"9999-12-31", b"10000-01-01"]
 
 
+@pytest.mark.full
 @both_adapters
 def test_by_default_all_dates_can_be_collected(spark: SparkSession, adapter: str) -> None:
     rows = frame(spark, [insert(b"1", year, None) for year in YEARS]).orderBy("seq")
@@ -143,6 +146,7 @@ def test_timestamps_next_to_either_end_pass_but_do_not_collect_as_documented(spa
         rows.collect()
 
 
+@pytest.mark.full
 @both_adapters
 def test_years_are_clamped_or_texts_as_other_values_that_cannot_be_represented(
     spark: SparkSession, adapter: str

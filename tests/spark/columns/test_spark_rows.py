@@ -72,6 +72,7 @@ def test_captured_times_are_of_the_type_time_where_the_session_has_it(
     assert_same(found, for_spark(expected, has_time=True))
 
 
+@pytest.mark.full
 @both_adapters
 def test_times_are_else_as_the_server_wrote_them_and_go_into_files(
     spark: SparkSession, adapter: str, tmp_path: Any
@@ -184,6 +185,7 @@ def test_no_value_is_changed_on_its_way_through_spark(spark: SparkSession, adapt
         assert pc.is_nan(found["f"]).to_pylist() == [None, True, True, None]
 
 
+@pytest.mark.full
 @both_adapters
 def test_null_payloads_and_empty_batches_keep_their_place_and_type(spark: SparkSession, adapter: str) -> None:
     column = from_pgoutput("data", PEOPLE, adapter=adapter)
@@ -198,6 +200,7 @@ def test_null_payloads_and_empty_batches_keep_their_place_and_type(spark: SparkS
     assert [set(row.values()) for row in dicts(nothing, others)] == [{None}, {None}]
 
 
+@pytest.mark.full
 @both_adapters
 @pytest.mark.parametrize(
     ("name", "value"),

@@ -21,6 +21,7 @@ pytest_plugins = ["support.stores", "support.spark_session"]
 BINARY = captures.DATA / "capture"
 
 
+@pytest.mark.full
 def test_payloads_with_the_options_of_footers_give_the_rows_of_python(spark: SparkSession) -> None:
     capture = spark_udfs.read_capture(spark, [str(path) for path in BINARY.iterdir()])
     assert capture.df.columns == ["seq", "lsn", "received", "data"]

@@ -39,6 +39,7 @@ def frame(spark: SparkSession, *payloads: bytes) -> DataFrame:
     return spark.createDataFrame([(10 + at, payload) for at, payload in enumerate(payloads)], "seq bigint, data binary")
 
 
+@pytest.mark.full
 def test_a_bad_payload_is_reported_by_position_kept_or_left_out(spark: SparkSession) -> None:
     df = frame(spark, BEGIN, RELATION, insert(b"1", None), insert(b"2", None)[:-1], insert(b"3", None), COMMIT)
     with pytest.raises(PySparkException, match="TruncatedMessage: position 13, offset"):
@@ -95,6 +96,7 @@ def test_an_unrepresentable_value_may_be_text(spark: SparkSession) -> None:
     assert [row["d"] for row in table_changes(df, "public.t", unrepresentable="text").collect()] == ["infinity"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("positions", "error"),
     [

@@ -163,6 +163,7 @@ def sorts(df: DataFrame) -> int:
     return plan.count("Sort [")
 
 
+@pytest.mark.full
 def test_files_in_order_are_decoded_without_a_shuffle_and_without_gaps_without_a_sort(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -239,6 +240,7 @@ def test_fields_are_the_columns_that_are_built(spark: SparkSession, tmp_path: Pa
 # -- relations -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_catalog_is_that_of_the_messages_in_order(spark: SparkSession, tmp_path: Path) -> None:
     names = ("18.streams.v4", "16.txns.v2", SHOP)
     df = spark.read.parquet(landed(tmp_path / "raw", table(*names))).repartition(3)
@@ -284,6 +286,7 @@ def test_a_catalog_describes_relations_of_payloads_that_begin_mid_stream(spark: 
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "relation"),
     [

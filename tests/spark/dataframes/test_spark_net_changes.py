@@ -58,6 +58,7 @@ def test_the_net_changes_of_captured_tables_are_those_of_the_local_function(spar
         assert as_set(found) == as_set(expected), table
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("most_moves", [1_000_000, full(0)])
 @pytest.mark.parametrize("identity", ["d", full("f"), full("n")])
 def test_random_changes_with_moved_keys_and_truncates(

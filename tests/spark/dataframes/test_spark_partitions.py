@@ -75,6 +75,7 @@ def function(index: PartitionIndex, counts: tuple[int, ...], options: ChangeOpti
     )
 
 
+@pytest.mark.full
 def test_partitions_of_a_capture_give_the_changes_of_one_decoder(
     capture: captures.Capture, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_snapshot_of_every_table_is_what_the_server_held(spark: SparkSession, 
     assert differences(name, tables) == []
 
 
+@pytest.mark.full
 def test_typed_rows_are_those_of_the_local_function(spark: SparkSession) -> None:
     payloads = captures.capture("18.shop.v1").column
     for table in ("public.orders", "public.products"):
@@ -121,6 +122,7 @@ def test_an_identity_that_shares_no_column_with_the_one_before_finds_its_rows(sp
     assert rows_of(snapshot(frame(spark, slot.payloads), TABLE)) == expected
 
 
+@pytest.mark.full
 def test_rows_are_found_after_the_type_of_their_key_was_altered(spark: SparkSession) -> None:
     slot = Slot()
     slot.begin(700)

@@ -95,6 +95,7 @@ def test_a_transaction_goes_on_over_three_calls(spark: SparkSession) -> None:
     assert not list(Path("out/_pgdecode").glob("payloads-*"))
 
 
+@pytest.mark.full
 def test_one_source_may_be_named_by_its_parts(spark: SparkSession) -> None:
     for number in range(3):
         add_part(number)
@@ -141,6 +142,7 @@ def test_an_input_that_ends_inside_a_transaction_is_decoded_once(
         assert found == [["704", "704 too"], ["703", "704"]], end
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_dense", [True, False], ids=["dense", "with holes"])
 def test_a_file_that_has_grown_goes_on_where_it_ended(spark: SparkSession, is_dense: bool) -> None:
     slot = Slot()
@@ -170,6 +172,7 @@ def test_nothing_new_starts_no_session_and_opens_no_file(
     assert (again.rows, again.manifest) == (0, None)
 
 
+@pytest.mark.full
 def test_columns_of_later_runs_are_read_with_those_before(spark: SparkSession) -> None:
     slot = Slot()
     for xid, columns in ((700, ["id"]), (701, ["id", "b"])):
@@ -259,6 +262,7 @@ def test_a_state_of_dataframes_is_continued_once(spark: SparkSession) -> None:
     assert ids_of(rows_of("state")) == ALIVE
 
 
+@pytest.mark.full
 def test_options_that_do_not_fit_are_refused(spark: SparkSession) -> None:
     add_part(0)
     rows = read(spark, "raw/0.parquet")

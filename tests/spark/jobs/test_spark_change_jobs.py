@@ -189,6 +189,7 @@ def test_transactions_that_are_sent_again_are_there_again_as_without_spark(
     assert sorted(map(of, rows), key=str) == sorted(map(of, expected.to_pylist()), key=str)
 
 
+@pytest.mark.full
 def test_a_commit_without_its_begin_does_not_count_for_the_order_of_commits(
     spark: SparkSession, tmp_path: Path
 ) -> None:

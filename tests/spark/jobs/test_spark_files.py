@@ -84,6 +84,7 @@ def as_rows(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tasks_here")
 @pytest.mark.parametrize("include_uncommitted", [full(False, id="committed"), pytest.param(True, id="everything")])
 def test_splits_of_a_capture_give_the_changes_of_one_decoder(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from files.test_footer_control import CAPTURES, FAST, messages_of, written
+from files.test_footer_control import CAPTURES, messages_of, written
 from spark.jobs.test_spark_files import ORDER, as_rows, change_job, read_back
 
 from pgdecode import ChangeDecoder
@@ -40,7 +40,7 @@ def decoded(files: list[PayloadFile], target: Path, **options: Any) -> tuple[pa.
     return read_back(target), manifest
 
 
-@pytest.mark.parametrize("name", [name if name.removesuffix(".parquet") in FAST else full(name) for name in CAPTURES])
+@pytest.mark.parametrize("name", [name if name.startswith("18.twophase.v3.") else full(name) for name in CAPTURES])
 def test_tasks_decode_captured_files_with_the_index_of_their_footers(
     name: str, tasks: list[str], tmp_path: Path
 ) -> None:
@@ -52,6 +52,7 @@ def test_tasks_decode_captured_files_with_the_index_of_their_footers(
     assert tasks.count("ChangeTask") > 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"drop_duplicates": True}, {"start": "anywhere"}, {"include_uncommitted": True}])
 def test_the_options_of_transactions_hold_with_footers(
     options: dict[str, Any], tasks: list[str], tmp_path: Path

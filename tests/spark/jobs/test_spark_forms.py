@@ -74,6 +74,7 @@ def test_jobs_recognise_the_form_of_payloads(spark: SparkSession, tmp_path: Path
     assert kinds == pgdecode.decode_messages(COLUMN)["kind"].to_pylist()
 
 
+@pytest.mark.full
 def test_a_column_of_nulls_without_a_type_has_no_changes(spark: SparkSession) -> None:
     rows = spark.sql("SELECT 1L AS seq, null AS data")
     assert changes(rows).count() == 0

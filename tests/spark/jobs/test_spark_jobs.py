@@ -76,6 +76,7 @@ def test_a_capture_is_written_as_it_decodes_without_spark(spark: SparkSession, t
     assert_nothing_but(tmp_path, "out")
 
 
+@pytest.mark.full
 def test_in_slot_order_each_file_is_decoded_from_start_to_end_however_spark_would_cut_it(
     spark: SparkSession, configure: Configure, tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def transactions(n: int, rows: int = 3, after: int = 0x1000) -> Slot:
     return slot
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
 def test_plain_transactions_are_decoded_in_one_pass_wherever_files_and_row_groups_end(
     mode: str, tasks: Tasks, rng: random.Random, tmp_path: Path
@@ -197,6 +198,7 @@ def test_statistics_give_no_positions_that_do_not_increase_by_one(positions: lis
     assert [group.counted_from("seq") for group in file.groups] == [None]
 
 
+@pytest.mark.full
 def test_small_files_are_decoded_together_in_one_pass_and_named_apart(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch, rng: random.Random, tmp_path: Path
 ) -> None:
@@ -224,6 +226,7 @@ def test_small_files_are_decoded_together_in_one_pass_and_named_apart(
     assert counts == {str(file.path): file.n_rows for file in files}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by_file", [True, False], ids=["in the middle", "in the rows of the next split"])
 def test_a_bad_payload_among_small_files_is_named_by_its_file_and_row(
     by_file: bool, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -314,6 +317,7 @@ def test_a_transaction_that_ends_far_in_the_next_piece_is_decoded_again(
     assert tasks.n_decoded_again == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["18.streams.v4", "18.twophase.v3"])
 def test_streams_and_two_phase_commits_are_decoded_with_the_final_index(
     name: str, tasks: Tasks, tmp_path: Path
@@ -371,6 +375,7 @@ def test_a_commit_in_another_batch_than_its_begin_is_an_end(
     assert tasks.n_decoded_again == 0
 
 
+@pytest.mark.full
 def test_failed_and_repeated_attempts_leave_no_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     payloads = transactions(60).payloads
     files = written(tmp_path / "raw", payloads, [33, 90], 20)
@@ -419,6 +424,7 @@ def sequences(draw: st.DrawFn) -> list[bytes]:
     return slot.payloads
 
 
+@pytest.mark.full
 @settings(max_examples=20)
 @given(sequences(), st.data())
 def test_any_sequence_gives_the_rows_of_one_decoder_in_its_order(
@@ -577,6 +583,7 @@ def test_small_files_with_other_types_and_frames_are_read_one_by_one(tmp_path: P
     assert [payload for _, payloads in found for payload in payloads.to_pylist()] == [b"B"] * 5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n_rows", [3, 100])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
 def test_a_bad_payload_in_a_small_file_has_its_place(

@@ -95,6 +95,7 @@ def last(folder: ObjectPath) -> Manifest:
     return manifest
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [full("messages"), full("changes"), "public.orders", full("tables")])
 def test_rows_and_manifest_are_those_of_local_paths(
     spark: SparkSession, store: Emulator, raw: ObjectPath, local: Path, tmp_path: Path, name: str
@@ -189,6 +190,7 @@ def test_credentials_are_refused_before_the_job(
         assert "TOPSECRET" not in str(error.value)
 
 
+@pytest.mark.full
 def test_no_credential_is_in_a_task_the_plan_the_manifest_or_a_log(
     spark: SparkSession,
     store: Emulator,
@@ -225,6 +227,7 @@ def test_a_store_that_does_not_answer_is_named(spark: SparkSession, s3: Emulator
         decode_files(spark, FILE, "s3://lake/x", storage_options=options)
 
 
+@pytest.mark.full
 def test_read_run_reads_the_files_of_the_manifest_alone(spark: SparkSession, store: Emulator, raw: ObjectPath) -> None:
     out = object_path(f"{raw.root}/x", store.options)
     tables = ["public.orders", "public.customers"]

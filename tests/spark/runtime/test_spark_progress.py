@@ -15,6 +15,7 @@ from support.shell import on_terminal
 pytest_plugins = ["support.spark_session"]
 
 
+@pytest.mark.full
 def test_completed_tasks_are_reported_while_a_job_runs(spark: SparkSession) -> None:
     seen: list[tuple[int, int]] = []
     with watched(None, lambda n_done, n_tasks: seen.append((n_done, n_tasks))):

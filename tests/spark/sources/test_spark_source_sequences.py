@@ -53,6 +53,7 @@ def test_a_stream_of_random_transactions_returns_each_change_once(
     assert in_order(query.rows()) == whole(payloads)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", captures.NAMES)
 def test_a_stream_of_a_recorded_capture_returns_what_the_server_has_committed(
     tmp_path: Path, name: str, rng: random.Random
