@@ -42,6 +42,9 @@ os.environ.setdefault(
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 )
 
+TESTS = Path(__file__).parent
+ABOVE_THE_DECODER = {"cli", "datasets", "lake", "net", "spark"}
+
 # The same random data each time, so that a failure comes from a change. `make properties` draws other data.
 _WANTED_SEED = os.environ.get("PGDECODE_TEST_SEED") or "1"
 SEED = random.SystemRandom().getrandbits(32) if _WANTED_SEED == "random" else int(_WANTED_SEED)
@@ -79,12 +82,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave captures that others cover to the full tier."""
-    older = set(captures.NAMES) - captures.QUICK
+    """Leave captures that others cover to the full tier; above the decoder, those of older servers to `make test-all`."""
+    others = set(captures.NAMES) - captures.QUICK
     for item in items:
         callspec = getattr(item, "callspec", None)
-        if callspec and any(isinstance(value, str) and value in older for value in callspec.params.values()):
+        values = callspec.params.values() if callspec else ()
+        names = {value.removesuffix(".parquet") for value in values if isinstance(value, str)}
+        if names & others:
             item.add_marker(pytest.mark.full)
+        if names & captures.OLDER and item.path.relative_to(TESTS).parts[0] in ABOVE_THE_DECODER:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

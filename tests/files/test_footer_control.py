@@ -53,10 +53,7 @@ def messages_of(name: str) -> list[bytes]:
     return payloads
 
 
-FAST = ("10.shop.v1", "14.streams.v2bin", "18.types.v1", "18.streams.v4", "18.twophase.v4bin")
-
-
-@pytest.mark.parametrize("name", [name if name.removesuffix(".parquet") in FAST else full(name) for name in CAPTURES])
+@pytest.mark.parametrize("name", CAPTURES)
 def test_the_index_from_footers_equals_that_from_all_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

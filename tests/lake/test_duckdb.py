@@ -58,20 +58,24 @@ class Rows:
         new = zipped([plain(net[name], self.uri) for name in names], len(net))
         before = plain(net["_key_before"], self.uri)
         added = []
+        by_key: dict[Any, list[tuple[Any, ...]]] = {}
+        for row in self.rows:
+            by_key.setdefault(tuple(row[j] for j in numbers), []).append(row)
         for i, action in enumerate(net["_action"].to_pylist()):
             unknown = net["_unknown"][i].as_py() or []
             if action == "truncate":
-                self.rows = []
+                by_key = {}
                 continue
-            rows = [row for row in self.rows if tuple(row[j] for j in numbers) == before[i]]
-            if before[i] is not None and rows:
-                self.rows.remove(rows[0])
-            self.missing += before[i] is not None and not rows
+            rows = by_key.get(before[i], [])
+            former = [rows.pop(0)] if rows else []
+            self.missing += before[i] is not None and not former
             if action == "upsert":
-                former = rows[0] if unknown else ()  # IndexError: the row is missing
-                added.append(tuple(former[j] if name in unknown else new[i][j] for j, name in enumerate(names)))
-        own = {tuple(row[j] for j in numbers) for row in added} if len(key) < len(names) else set()
-        self.rows = [row for row in self.rows if tuple(row[j] for j in numbers) not in own] + added
+                known = former[0] if unknown else ()  # IndexError: the row is missing
+                added.append(tuple(known[j] if name in unknown else new[i][j] for j, name in enumerate(names)))
+        if len(key) < len(names):
+            for row in added:
+                by_key.pop(tuple(row[j] for j in numbers), None)
+        self.rows = [row for rows in by_key.values() for row in rows] + added
 
 
 def plain(column: Any, uri: str) -> list[Any]:

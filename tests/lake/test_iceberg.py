@@ -28,7 +28,7 @@ from pgdecode.lake.target import ColumnSource
 from pgdecode.lake.targets import lake_target
 from pgdecode.net.schema import ABOUT
 from support.emulators import ACCOUNT, AZURE_SECRET, Emulator
-from support.tiers import full
+from support.tiers import full, long
 
 pytest.importorskip("pyiceberg", reason="pip install 'pgdecode[iceberg]'")
 
@@ -124,10 +124,8 @@ def files_of(folder: Path) -> set[str]:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 30))])
-@pytest.mark.parametrize(
-    "form", [pytest.param(form, marks=[] if form == "a number" else pytest.mark.full) for form in SCHEMAS]
-)
+@pytest.mark.parametrize("seed", [1, *map(full, range(2, 8)), *map(long, range(8, 30))])
+@pytest.mark.parametrize("form", [form if form == "a number" else full(form) for form in SCHEMAS])
 def test_readers_see_the_rows_that_net_changes_leave(form: str, seed: int, tmp_path: Path) -> None:
     rng, schema = random.Random(seed), SCHEMAS[form]
     changes, model = Changes(schema, rng), MemoryTable(lambda _: None)
