@@ -48,7 +48,7 @@ build:  ## after each change under src/, also one that you have pulled: compile 
 types:  ## before each commit: mypy
 	$(PYTHON) -m mypy
 
-test-all:  ## before a merge: all tests, also captures of all servers, exhaustive and long ones; 25 examples instead of 10
+test-all:  ## before a release: all tests, also long ones that .ci/run leaves out; 25 examples instead of 10
 	$(PYTHON) -m pytest -n 2 -m "" --hypothesis-profile=usual
 
 # In a folder of its own, so that the usual build stays; the safe path keeps that build, which lies in the current

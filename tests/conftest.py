@@ -82,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave captures that others cover to the full tier; above the decoder, those of older servers to `make test-all`."""
+    """Leave captures that others cover to the full tier; above the decoder, of older servers to `make test-all`."""
     others = set(captures.NAMES) - captures.QUICK
     for item in items:
         callspec = getattr(item, "callspec", None)
