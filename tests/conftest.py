@@ -43,7 +43,8 @@ os.environ.setdefault(
 )
 
 TESTS = Path(__file__).parent
-ABOVE_THE_DECODER = {"cli", "datasets", "lake", "net", "spark"}
+# Folders whose tests are about the bytes of each capture.
+DECODING = {"changes", "envelope", "payloads"}
 
 # The same random data each time, so that a failure comes from a change. `make properties` draws other data.
 _WANTED_SEED = os.environ.get("PGDECODE_TEST_SEED") or "1"
@@ -82,15 +83,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave captures that others cover to the full tier; above the decoder, of older servers to `make test-all`."""
-    others = set(captures.NAMES) - captures.QUICK
+    """Leave captures to the full tier, and those to `make test-all` of which the bytes are not what is tested."""
+    not_quick, not_full = (set(captures.NAMES) - names for names in (captures.QUICK, captures.FULL))
     for item in items:
         callspec = getattr(item, "callspec", None)
         values = callspec.params.values() if callspec else ()
         names = {value.removesuffix(".parquet") for value in values if isinstance(value, str)}
-        if names & others:
+        if names & not_quick:
             item.add_marker(pytest.mark.full)
-        if names & captures.OLDER and item.path.relative_to(TESTS).parts[0] in ABOVE_THE_DECODER:
+        if names & not_full and item.path.relative_to(TESTS).parts[0] not in DECODING:
             item.add_marker(pytest.mark.long)
 
 

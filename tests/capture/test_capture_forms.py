@@ -189,6 +189,7 @@ def test_text_and_binary_give_the_schema_and_the_rows_of_the_server(
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_every_other_way_gives_the_same_from_text_and_binary(folders: dict[str, Path], spark: Any) -> None:
     for what, routes in OTHERS.items():
         names = IN_PYTHON[what](folders["text"], None).schema.names if what in IN_PYTHON else None

@@ -14,7 +14,7 @@ from growing_input import FORMS, captured_file, in_parquet, sequence
 
 from support.data_sets import Row, local
 from support.shell import Done, Shell
-from support.tiers import full
+from support.tiers import full, long
 
 PAYLOADS, ENDS = sequence()
 WHAT = {
@@ -57,10 +57,11 @@ def rows_of(out: Path, what: str) -> list[list[Row]]:
     ("form", "what", "format"),
     [
         *(("captured", what, "parquet") for what in WHAT),
-        *(full(form, what, "parquet") for form in FORMS for what in WHAT if form != "captured"),
+        *(full(form, "changes", "parquet") for form in FORMS if form != "captured"),
+        *(long(form, what, "parquet") for form in FORMS for what in WHAT if form != "captured" and what != "changes"),
         *(full("captured", what, "jsonl") for what in ("changes", "tables")),
         *(full("captured", what, "csv") for what in ("messages", "a table")),
-        *(full("pg_recvlogical", what, format) for what in WHAT for format in ("jsonl", "csv")),
+        *(long("pg_recvlogical", what, format) for what in WHAT for format in ("jsonl", "csv")),
     ],
 )
 def test_calls_over_growing_input_give_the_rows_of_one_call(run: Shell, form: str, what: str, format: str) -> None:

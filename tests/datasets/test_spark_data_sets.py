@@ -18,7 +18,7 @@ from spark_udfs import changes, decode_files, replication_state, snapshot, table
 from support.compare import rows_of
 from support.data_sets import local, ordered
 from support.docs import markdown
-from support.tiers import full
+from support.tiers import full, long
 
 pytest_plugins = ["support.spark_session"]
 
@@ -57,10 +57,10 @@ def assert_whole(what: list[str], out: str = "out") -> None:
     ("what", "form"),
     [
         (["changes"], "captured"),
-        full(["public.a", "public.b"], "files"),
-        full(["messages"], "captured"),
-        full(["public.a"], "days"),
-        full(["changes"], "files"),
+        (["public.a", "public.b"], "files"),
+        long(["messages"], "captured"),
+        long(["public.a"], "days"),
+        long(["changes"], "files"),
     ],
 )
 def test_the_same_call_again_decodes_what_has_come_since(spark: SparkSession, what: list[str], form: str) -> None:
