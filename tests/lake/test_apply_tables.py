@@ -271,6 +271,19 @@ def test_a_table_that_was_dropped_and_made_again_is_made_anew(lake: Lake, tmp_pa
     assert lake.read(TABLE).schema.names == ["key", "b"]
 
 
+def test_a_table_that_is_made_again_many_times_in_one_batch_has_the_rows_of_the_last(tmp_path: Path) -> None:
+    lake = memory()
+    slot = begun("id* a")
+    slot.insert(T, "0", "first")
+    for number in range(1, 20):
+        next_transaction(slot, 700 + number)
+        slot.relation(T + number, ["id", "a"], keys=["id"], name=f"t{T}")
+        slot.insert(T + number, str(number), "again")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, [])
+    assert lake.rows() == [("19", "again")]
+
+
 def test_a_table_that_is_named_later_is_read_from_the_beginning(tmp_path: Path) -> None:
     lake = memory()
     slot = begun("id* a")

@@ -109,12 +109,15 @@ Rows = tuple[VersionLayout, pa.RecordBatch]
 
 
 def in_commit_order(built: Sequence[BuiltRows[VersionLayout]]) -> Iterator[Rows]:
-    """Put the rows of a slice into the order in which to apply them, table by table."""
+    """Put the rows of a slice into the order in which to apply them, table by table.
+
+    Tables are in the order of their first rows: one that was dropped comes before another that was made with its name.
+    """
     by_table: dict[int, list[Rows]] = {}
     for layout, batch, _ in built:
         if len(batch):
             by_table.setdefault(layout.relation_id, []).append((layout, batch))
-    for parts in by_table.values():
+    for parts in sorted(by_table.values(), key=_first_row):
         if len({layout for layout, _ in parts}) == 1:
             yield from parts
             continue
@@ -131,3 +134,7 @@ def in_commit_order(built: Sequence[BuiltRows[VersionLayout]]) -> Iterator[Rows]
 
 
 _ORDER = ("_commit_position", "_position")
+
+
+def _first_row(parts: Sequence[Rows]) -> tuple[int, ...]:
+    return min(tuple(batch[name][0].as_py() for name in _ORDER) for _, batch in parts)
