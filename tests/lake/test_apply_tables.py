@@ -284,6 +284,22 @@ def test_a_table_that_is_made_again_many_times_in_one_batch_has_the_rows_of_the_
     assert lake.rows() == [("19", "again")]
 
 
+def test_a_table_that_was_made_again_keeps_its_rows_while_another_is_stale(lake: Lake, tmp_path: Path) -> None:
+    slot = begun("id* at", types=[25, 1184])
+    slot.insert(T, "1", "2026-11-28 12:00:00+00")
+    cuts = [next_transaction(slot, 701)]
+    slot.insert(T, "2", "infinity")
+    for number, value in enumerate(("first", "second", "third")):
+        slot.relation(OTHER + number, ["id", "v"], keys=["id"], name="again")
+        slot.insert(OTHER + number, str(number), value)
+        cuts.append(next_transaction(slot, 702 + number))
+    slot.insert(OTHER + 2, "3", "third")
+    slot.commit()
+    # Each call reads the payloads again from the stale table's position on.
+    lake.apply_batches(tmp_path / "raw", slot.payloads, cuts)
+    assert lake.rows("public.again") == [("2", "third"), ("3", "third")]
+
+
 def test_a_table_that_is_named_later_is_read_from_the_beginning(tmp_path: Path) -> None:
     lake = memory()
     slot = begun("id* a")

@@ -257,8 +257,11 @@ class Reading:
             return False
         return is_wanted
 
-    def _feed_of(self, layout: VersionLayout) -> TableFeed | None:
-        """Return the feed of a table, which may be new to the target; None if its changes are not needed here."""
+    def _feed_of(self, layout: VersionLayout, commit_position: int) -> TableFeed | None:
+        """Return the feed of a table, which may be new to the target; None if its changes are not needed here.
+
+        `commit_position` is that of the first of the changes.
+        """
         version, relation_id = layout.version, layout.relation_id
         feed = self._feeds.get(relation_id)
         name = version.qualified_name if self._only is None else self._only[relation_id]
@@ -272,9 +275,14 @@ class Reading:
         if feed is not None:
             self._rename(feed, version)
             return None
-        if self._only is None and not self._may_add(version):
-            self._ignored.add(relation_id)
-            return None
+        if self._only is None:
+            later = self._options.target.applied.get(name)
+            if later is not None and later.relation_id != relation_id and commit_position <= later.position:
+                # The table was dropped. The target has the one that was made later with its name.
+                return None
+            if not self._may_add(version):
+                self._ignored.add(relation_id)
+                return None
         for other, item in [*self._feeds.items()]:
             if item.name == name:
                 # The table was dropped, and made again.
@@ -378,7 +386,7 @@ class Reading:
 
     def _apply(self, built: Iterable[Any]) -> None:
         for layout, rows in in_commit_order([*built]):
-            feed = self._feed_of(layout)
+            feed = self._feed_of(layout, rows["_commit_position"][0].as_py())
             if feed is None:
                 continue
             feed.add(layout, rows)
