@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode.relations.altered_types import column_types
-from pgdecode.relations.column_history import NO_RENAMES, Renames, histories
+from pgdecode.relations.column_history import NO_RENAMES, Renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion, used_from, values_before
 from pgdecode.relations.schema_metadata import Described, key_columns
 from pgdecode.rows.own_names import with_free_names, with_free_renames
@@ -17,6 +17,8 @@ from pgdecode.types.type_changes import TypeChange
 
 # The names of a table's columns in the changes of a schema -> their names with all versions.
 LastNames = Mapping[str, str]
+# The version that tells the value of a column in older rows, the column's name in it, and the value in text.
+ValueBefore = tuple[RelationVersion, str, str | None]
 
 
 class TableHistory:
@@ -31,15 +33,16 @@ class TableHistory:
     """
 
     def __init__(self, versions: Sequence[RelationVersion] = (), renames: Renames = NO_RENAMES) -> None:
-        self.versions = sorted(map(with_free_names, versions), key=used_from)
+        last = last_version(versions) if versions else None
+        # A stream may commit after later versions were sent.
+        ordered = sorted(versions, key=lambda version: (version is last, used_from(version)))
+        self.versions = [*map(with_free_names, ordered)]
         self.renames = renames
         by_number = dict(enumerate(self.versions))
-        found = {
-            number: names
-            for history in histories(by_number, with_free_renames(renames))
-            for number, names in history.last_names().items()
-        }
-        self.names = [found[number] for number in by_number]
+        every = histories(by_number, with_free_renames(renames))
+        names = {number: found for history in every for number, found in history.last_names().items()}
+        self.names = [names[number] for number in by_number]
+        self._added = {number: found for history in every for number, found in history.added().items()}
 
     def with_versions(self, described: Described) -> TableHistory:
         """Return the history with further versions. Of equal positions, the later description counts."""
@@ -89,20 +92,33 @@ class TableHistory:
         ids = [(item.relation_id, item.position) for item in self.versions]
         return ids.index((version.relation_id, version.position))
 
-    def added(self, number: int) -> dict[str, tuple[str, str | None] | None]:
-        """Find the columns that a version adds: their names in it, with the value of older rows; None if unknown.
+    def added(self, number: int) -> dict[str, ValueBefore | None]:
+        """Find the columns that a version adds, and the value of each in older rows; None if it is not known.
 
         One may have the name of a column that was dropped.
         """
-        before, after = self.versions[number - 1 : number + 1]
-        names, former = self.names[number], {*self.columns(number - 1)}
-        found = {item.name for item in after.columns if names[item.name] not in former}
-        if before.facts is not None and after.facts is not None:
-            known = {*before.facts.attnums}
-            numbered = zip(after.columns, after.facts.attnums, strict=True)
-            found |= {item.name for item, attnum in numbered if not attnum or attnum not in known}
-        values = values_before(before, after)
-        return {names[name]: (name, values[name]) if name in values else None for name in found}
+        names, found = self.names[number], self._added[number]
+        if self.versions[number - 1].relation_id != self.versions[number].relation_id:
+            found = {name for name, last in names.items() if last not in self.columns(number - 1)}
+        return {names[name]: self._value_before(number, names[name]) for name in found}
+
+    def _value_before(self, number: int, last_name: str) -> ValueBefore | None:
+        """Find the value of a column in rows from before the version that adds it, as a version from then on tells.
+
+        PostgreSQL gives each of these rows the same value. If it has rewritten the table, for a default that is
+        volatile, the rows have different ones, which only a copy of the table tells.
+        """
+        described = [version for version in self.versions[:number] if version.facts is not None]
+        for at, version in enumerate(self.versions[number:], number):
+            name = next((name for name, last in self.names[at].items() if last == last_name), None)
+            is_other = version.relation_id != self.versions[number].relation_id or name is None
+            if is_other or (at > number and name in self._added[at]):
+                break
+            for before in (self.versions[number - 1], *described[-1:]) if version.facts else ():
+                values = values_before(before, version)
+                if name in values:
+                    return version, name, values[name]
+        return None
 
     def type_changes(self, before: int, after: int) -> dict[str, TypeChange]:
         """Find the columns whose type is another in a version than in the one before it."""

@@ -288,7 +288,7 @@ class NetChanges:
             for name, value in added.items() if len(rows) else ():
                 if name in rows.fields:
                     kind = rows.fields[name].type
-                    rows.set_missing(name, None if value is None else decoded_value(after, *value, kind))
+                    rows.set_missing(name, None if value is None else decoded_value(*value, kind))
             self._identify(rows, at, {name: changes[name] for name in of_key & {*changes} - {*added}}, added)
 
     def _key_of(self, rows: TouchedRows, version: int) -> tuple[tuple[str, ...], bool]:

@@ -149,6 +149,15 @@ class ColumnHistory:
             found[number] = later = {item.name: names[item.name] for item in version.columns}
         return found
 
+    def added(self) -> dict[int, set[str]]:
+        """For each version, find its columns that the version before it does not have; none for the first version."""
+        (last, _), *steps = self.steps()
+        found: dict[int, set[str]] = {}
+        for number, next_names in steps:
+            found[last] = {item.name for item in self.versions[last].columns}.difference(next_names.values())
+            last = number
+        return {**found, last: set()}
+
 
 def _is_of(version: RelationVersion, table: str | int) -> bool:
     if isinstance(table, int):

@@ -190,6 +190,21 @@ def test_the_schema_names_the_key() -> None:
     assert net.schema.field("_key_before").type == pa.struct([("id", pa.string())])
 
 
+def test_a_column_behind_its_former_place_was_dropped_and_added() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "x", "b"], keys=["id"])
+    slot.insert(T, "1", "old", "y")
+    slot.relation(T, ["id", "b", "x"], keys=["id"])
+    slot.insert(T, "2", "z", "new")
+    slot.commit()
+    net = net_of(slot)
+    assert net.select(["id", "x", "b", "_unknown"]).to_pylist() == [
+        {"id": "1", "x": None, "b": "y", "_unknown": ["x"]},
+        {"id": "2", "x": "new", "b": "z", "_unknown": []},
+    ]
+
+
 def test_a_column_whose_type_keeps_its_values_has_them_as_the_server_prints_them() -> None:
     slot = Slot()
     slot.begin(700)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from pgdecode.lake.target import ColumnSource
-from pgdecode.net.history import TableHistory
+from pgdecode.net.history import TableHistory, ValueBefore
 from pgdecode.net.touched_rows import converted
 from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames
@@ -125,9 +125,9 @@ class SchemaStep:
                 )
         return found
 
-    def _missing(self, name: str, missing: Mapping[str, tuple[str, str | None] | None], kind: pa.DataType) -> pa.Scalar:
+    def _missing(self, name: str, missing: Mapping[str, ValueBefore | None], kind: pa.DataType) -> pa.Scalar:
         known = missing.get(name)
-        value = None if known is None else decoded_value(with_free_names(self.after), *known, kind)
+        value = None if known is None else decoded_value(*known, kind)
         if value is None:
             raise UnknownValues(f"column {name!r} was added, and its values in older rows are not known")
         return value
