@@ -57,10 +57,7 @@ INTERFACE = {
     "_native": "arrow.payload_array wire.message_filter",
     "payloads": "commits payload_input unwrap",
     "envelope": "schema",
-    "relations": (
-        "altered_types catalog column_history column_names relation_json relation_version schema_metadata table_names "
-        "version_tracker"
-    ),
+    "relations": ("catalog column_history relation_json relation_version schema_metadata table_names version_tracker"),
     "rows": "change_feed options own_names value_options",
     "datasets": "errors file_digest input_listing input_selection manifest new_files payload_ranges run state target",
     "changes": (

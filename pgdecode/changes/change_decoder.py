@@ -409,8 +409,7 @@ class ChangeDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Decode the next payloads as `table` does, in batches. Each batch is made from at most `max_rows` changes.
 
-        With `with_version`, the last column has the number of each row's version in `catalog`, and columns have the
-        names that were sent.
+        With `with_version`, the last column has the number of each row's version in `catalog`.
         """
         output = self._table_output(relation, with_version=with_version)
         with self._engine.call() as call:

@@ -86,8 +86,6 @@ class Table:
     value_options : ValueOptions
     sources : iterable, optional
         For each version, the slot (source) that sent it.
-    as_sent : bool
-        Match columns by the names that were sent. Otherwise, a renamed column has its last name in all versions.
 
     Raises
     ------
@@ -98,9 +96,9 @@ class Table:
 
     Notes
     -----
-    Columns are matched by name, in the order in which they were first sent. A column with several types gets the type
-    that represents all their values (int2, int4, int8; float4, float8; numeric with a larger precision), otherwise
-    PostgreSQL's text form. The field's metadata then lists the types in `pg:types`.
+    A renamed column has its last name in all versions. Columns are in the order in which they were first sent. A column
+    with several types gets the type that represents all their values (int2, int4, int8; float4, float8; numeric with a
+    larger precision), otherwise PostgreSQL's text form. The field's metadata then lists the types in `pg:types`.
     """
 
     def __init__(
@@ -108,23 +106,20 @@ class Table:
         versions: Iterable[RelationVersion],
         value_options: ValueOptions,
         sources: Iterable[Any] | None = None,
-        *,
-        as_sent: bool = False,
     ) -> None:
         versions = list(versions)
-        self.is_feed = value_options.shape == "delta" and not as_sent
+        self.is_feed = value_options.shape == "delta"
         own = FEED.names if self.is_feed else OWN_NAMES
         output = output_names(versions, own, value_options.name_clash)
         self.versions = [with_free_names(version) for version in versions]
         self.value_options = value_options
-        self.as_sent = as_sent
         self._names: list[dict[str, str]] = []
         names: list[dict[str, str]] = [{}] * len(self.versions)
         given = [None] * len(self.versions) if sources is None else list(sources)
         every: list[ColumnHistory] = []
         for source in dict.fromkeys(given):
             of_source = {at: item for at, item in enumerate(self.versions) if given[at] == source}
-            every += [] if as_sent else self._histories(of_source)
+            every += self._histories(of_source)
             for at, found in self.last_names(of_source).items():
                 names[at] = found
         check_renames(every)
@@ -150,8 +145,6 @@ class Table:
             # A decoder that is called for each of many small batches asks each time.
             return dict(zip(versions, self._names, strict=True))
         versions = {number: with_free_names(version) for number, version in versions.items()}
-        if self.as_sent:
-            return {number: {item.name: item.name for item in version.columns} for number, version in versions.items()}
         every = self._histories(versions)
         return {number: names for history in every for number, names in history.last_names().items()}
 
@@ -196,7 +189,7 @@ class Table:
             key = {"pg:key": "true"} if item.name in keys else {}
             columns.append(pa.field(item.name, item.arrow, metadata=item.metadata | key))
         schema = pa.schema([*META, ("_old", old), *META_BEHIND, *columns])
-        if self.as_sent or len(set(sources)) != 1:
+        if len(set(sources)) != 1:
             return schema
         described = versions_metadata(self.versions, self.value_options.renames or NO_RENAMES)
         schema = schema.set(0, schema.field(0).with_metadata(described))
@@ -461,8 +454,8 @@ def _with_nulls(
         yield found
 
 
-# By relation, whether columns have the names that were sent, and the shape.
-TableCache = dict[tuple[str | int, bool, Shape], tuple[Table, tuple[RelationVersion, ...]]]
+# By relation and shape.
+TableCache = dict[tuple[str | int, Shape], tuple[Table, tuple[RelationVersion, ...]]]
 
 
 class TableOutput(Generic[TableName]):
@@ -473,7 +466,7 @@ class TableOutput(Generic[TableName]):
     tables : sequence of str or int
         "schema.table", or OIDs.
     with_version : bool
-        Add the column `VERSION`. Columns then have the names that were sent.
+        Add the column `VERSION`.
     known : mapping, optional
         The versions of each table, by their numbers, if more are known than those so far.
     shape : {"changes", "delta"}, optional
@@ -510,9 +503,9 @@ class TableOutput(Generic[TableName]):
         versions = self._known.get(table) or engine.versions_of(table, everything=everything)
         engine.options.check_names(engine.state.relations.names)
         options = engine.options if self._shape is None else replace(engine.options, shape=self._shape)
-        key, described = (table, self._with_version, options.shape), tuple(versions.values())
+        key, described = (table, options.shape), tuple(versions.values())
         if self._cache.get(key, (None, ()))[1] != described:
-            self._cache[key] = Table(described, options, as_sent=self._with_version), described
+            self._cache[key] = Table(described, options), described
         others = set(engine.state.relations.numbers_of(table, everything=True)).difference(versions)
         return TableBuilder(self._cache[key][0], versions, engine.options, others, with_version=self._with_version)
 

@@ -425,7 +425,6 @@ class FileChanges:
     def _new_snapshot(self, name: str, builder: TableBuilder) -> SnapshotRows:
         stated = self.options.options.renames or NO_RENAMES
         try:
-            check_renames(histories(builder.sent_versions, stated))
             return SnapshotRows(
                 builder.table.schema,
                 builder.sent_versions,

@@ -13,7 +13,7 @@ from pgdecode.relations.column_history import NO_RENAMES, Renames, histories, la
 from pgdecode.relations.relation_version import RelationVersion, used_from, values_before
 from pgdecode.relations.schema_metadata import Described, key_columns
 from pgdecode.rows.own_names import with_free_names, with_free_renames
-from pgdecode.types.type_changes import TypeChange
+from pgdecode.types.type_changes import ColumnType, TypeChange
 
 # The names of a table's columns in the changes of a schema -> their names with all versions.
 LastNames = Mapping[str, str]
@@ -87,6 +87,18 @@ class TableHistory:
         is_unique = found != () and version.replica_identity != "f"
         return (found if is_unique else tuple(self.columns(number))), is_unique
 
+    def identity(self, number: int) -> tuple[str, ...]:
+        """Return the columns of the replica identity of a version."""
+        names = self.names[number]
+        return tuple(names[item.name] for item in self.versions[number].columns if item.flags & 1)
+
+    def types(self, name: str) -> list[ColumnType]:
+        """Return the types that a column has in the versions that have it."""
+        versions = zip(self.versions, self.names, strict=True)
+        return [
+            kind for version, names in versions for sent, kind in column_types(version).items() if names[sent] == name
+        ]
+
     def number_of(self, version: RelationVersion) -> int:
         """Return the number of a version of an earlier history."""
         ids = [(item.relation_id, item.position) for item in self.versions]
@@ -119,6 +131,18 @@ class TableHistory:
                 if name in values:
                     return version, name, values[name]
         return None
+
+    def is_same(self, number: int) -> bool:
+        """Whether a version has the columns and key of the one before it, with the same types."""
+        before, after = self.versions[number - 1 : number + 1]
+        if self._added[number] or self.columns(number - 1) != self.columns(number):
+            return False
+        if before.relation_id != after.relation_id:
+            return False
+        if before.is_like(after):
+            return True
+        is_same_key = before.replica_identity == after.replica_identity and self.key(number - 1) == self.key(number)
+        return is_same_key and not self.type_changes(number - 1, number)
 
     def type_changes(self, before: int, after: int) -> dict[str, TypeChange]:
         """Find the columns whose type is another in a version than in the one before it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.table_rows import META, META_BEHIND
 from pgdecode.net.history import TableHistory
 from pgdecode.net.schema import ABOUT, key_of
+from pgdecode.net.table_fold import TableFold
 from pgdecode.net.touched_rows import TouchedRows, codes_of, converted
 from pgdecode.protocol.errors import listed
 from pgdecode.relations.schema_metadata import described_in
-from pgdecode.rows.old_values import decoded_value
 from pgdecode.rows.own_names import OWN_NAMES
-from pgdecode.types.type_changes import TypeChange
 
 # How many changes, or bytes of small batches, to apply at once.
 _CHANGES = 1 << 15
@@ -82,7 +81,7 @@ def net_changes(changes: Any, *, key: Sequence[str] | None = None) -> pa.Table:
     return found.table()
 
 
-class NetChanges:
+class NetChanges(TableFold):
     """Folds the changes of a table batch by batch, as `net_changes` does at once.
 
     It needs memory for the keys that the changes touched, not for all changes.
@@ -105,11 +104,10 @@ class NetChanges:
     def __init__(self, key: Sequence[str] | None = None) -> None:
         if isinstance(key, str):
             raise TypeError(f"key is a sequence of columns' names: pass key=[{key!r}]")
+        super().__init__(TableHistory())
         self._given_key = None if key is None else tuple(key)
         self._sent_schema: pa.Schema | None = None  # of the last batch
         self._schema = pa.schema([])  # the same with the names that its columns have now
-        self._history = TableHistory()
-        self._version = -1  # the number of the last version that a change used
         self._rows: TouchedRows | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._n_waiting = self._waiting_bytes = 0
@@ -220,8 +218,8 @@ class NetChanges:
         for first, n, version in self._history.runs(changes["_position"]) if len(changes) else ():
             self._advance(rows, version)
             run = changes.slice(first, n), ops.slice(first, n)
-            is_deferrable = self._check_key(rows, *run, version)
-            rows.apply(*run, self._history.columns(version), is_deferrable=is_deferrable)
+            told = self._told(rows, run[0], version)
+            rows.apply(*run, told, is_deferrable=self._check_key(rows, *run, version))
 
     def _check(self, changes: pa.RecordBatch, ops: pa.Array) -> None:
         """Check that changes are good and in order."""
@@ -241,14 +239,8 @@ class NetChanges:
         self._last = commits[-1].as_py(), positions[-1].as_py()
 
     def _check_key(self, rows: TouchedRows, changes: pa.RecordBatch, ops: pa.Array, version: int | None) -> bool:
-        """Check that changes tell the key, before and after them. Return whether it may be deferrable."""
+        """Check that changes tell the key before them. Return whether it may be deferrable."""
         key = rows.key
-        told = key if version is None else self._history.columns(version)
-        absent = [name for name in key if name not in told]
-        if absent and len(changes):
-            raise ValueError(
-                f"position {changes['_position'][0]}: the change does not tell column {absent[0]!r} of the key"
-            )
         if self._given_key is None:
             return False
         identity, is_unique = self._history.key(version) if version is not None else ((), False)
@@ -266,31 +258,6 @@ class NetChanges:
 
     # -- versions ------------------------------------------------------------------------------------------------------
 
-    def _advance(self, rows: TouchedRows, version: int) -> None:
-        """Follow the rows so far to a later version of the table."""
-        first, self._version = self._version, max(version, self._version)
-        if first < 0:
-            self._identify(rows, version, {})
-            return
-        for at in range(first + 1, version + 1):
-            before, after = self._history.versions[at - 1 : at + 1]
-            if len(rows) and before.relation_id != after.relation_id:
-                raise ValueError(
-                    f"position {after.position}: the table is another one from here on (OID {after.relation_id}, "
-                    f"before {before.relation_id}): make net changes of the changes before and after it apart"
-                )
-            added = self._history.added(at)
-            changes = self._history.type_changes(at - 1, at)
-            of_key = {*rows.key}.intersection(self._key_of(rows, at)[0])
-            for name, change in changes.items() if len(rows) else ():
-                if name not in added and name not in of_key:
-                    rows.alter(name, change)
-            for name, value in added.items() if len(rows) else ():
-                if name in rows.fields:
-                    kind = rows.fields[name].type
-                    rows.set_missing(name, None if value is None else decoded_value(*value, kind))
-            self._identify(rows, at, {name: changes[name] for name in of_key & {*changes} - {*added}}, added)
-
     def _key_of(self, rows: TouchedRows, version: int) -> tuple[tuple[str, ...], bool]:
         """Return the key of rows from a version on, and whether it is unique."""
         if self._given_key is not None:
@@ -299,24 +266,6 @@ class NetChanges:
         if rows.is_unique and not is_unique and len(rows) and {*rows.key} <= {*key}:
             return rows.key, True  # a whole row has the former key, too
         return key, is_unique
-
-    def _identify(
-        self, rows: TouchedRows, version: int, changes: Mapping[str, TypeChange], added: Collection[str] = ()
-    ) -> None:
-        """Find rows by the key of a version."""
-        key, is_unique = self._key_of(rows, version)
-        is_same = (key, is_unique) == (rows.key, rows.is_unique)
-        if is_same and not {*key} & {*added} and all(item.is_same_text for item in changes.values()):
-            return
-        position = self._history.versions[version].position
-        if len(rows) and not set(key) <= set(rows.key) and rows.has_keys_before:
-            was_there = self._history.columns(version - 1) if version else []
-            if any(name in was_there for name in key if name not in rows.key):
-                raise ValueError(
-                    f"position {position}: the key of the table is {listed(key)} from here on, and was "
-                    f"{listed(rows.key)}: make net changes of the changes before and after it apart"
-                )
-        rows.identify(key, changes, position, is_unique=is_unique, added=added)
 
 
 def _check_columns(schema: pa.Schema) -> None:

@@ -5,32 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgdecode._native.changes.row_tracker import TRUNCATE
 from pgdecode.arrow.batch_sizes import table_of
-from pgdecode.arrow.null_arrays import null_array
 from pgdecode.changes.change_engine import ChangeEngine
 from pgdecode.changes.record_batches import LimitedBuilder
 from pgdecode.changes.table_rows import VERSION, TableOutput
+from pgdecode.net.history import TableHistory
 from pgdecode.net.schema import ABOUT as OF_NET_CHANGES
 from pgdecode.net.schema import UNKNOWN
+from pgdecode.net.table_fold import TableFold
 from pgdecode.net.touched_rows import TouchedRows, codes_of
 from pgdecode.payloads.commits import until
 from pgdecode.payloads.payload_input import payload_array
 from pgdecode.protocol.options import NameClash
-from pgdecode.relations.altered_types import AlteredTypes
 from pgdecode.relations.catalog import RelationCatalog
-from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
-from pgdecode.relations.column_names import last_column_names
+from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, Renames, check_renames, histories, last_version
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.table_names import named
-from pgdecode.rows.old_values import old_values
 from pgdecode.rows.options import Options, SnapshotKeywords, with_options
-from pgdecode.rows.own_names import output_names, with_free_names, with_free_renames
+from pgdecode.rows.own_names import output_names
 
 _ERROR = pa.field("_error", pa.string())
 _KEPT = pa.field("_pgdecode_kept", pa.bool_())
@@ -239,16 +237,7 @@ def snapshot_schema(
     return pa.schema([*about, *(schema.field(name).with_name(output.get(name, name)) for name in names)])
 
 
-class _Shape(NamedTuple):
-    """What matters of the versions of changes that are applied together."""
-
-    key: tuple[str, ...]  # columns of the replica identity
-    is_unique: bool
-    known: frozenset[str]  # columns that the changes have, or whose older values are known
-    period: int  # the number of versions so far that alter types
-
-
-class SnapshotRows:
+class SnapshotRows(TableFold):
     """The rows of a table, after changes in the order in which to apply them.
 
     Parameters
@@ -275,44 +264,33 @@ class SnapshotRows:
         with_errors: bool = False,
         name_clash: NameClash = "error",
     ) -> None:
-        sent = list(versions.values())
-        versions = {number: with_free_names(version) for number, version in versions.items()}
-        self.last_names = [item.name for item in last_version(versions.values()).columns]
-        self.columns = last_column_names(versions, schema, with_free_renames(renames))
-        fields = {
-            last: schema.field(name).with_name(last) for names in self.columns.values() for name, last in names.items()
-        }
-        # The names that a column had, and the numbers of the versions in which it had each.
-        self.former_names: dict[str, dict[str, list[int]]] = {name: {} for name in fields}
-        for number, names in self.columns.items():
-            for name, last_name in names.items():
-                self.former_names[last_name].setdefault(name, []).append(number)
+        order = ColumnHistory(versions).numbers
+        super().__init__(TableHistory([versions[number] for number in order], renames))
+        history = self._history
+        self.last_names = history.columns(len(order) - 1)
         self.with_errors = with_errors
-        self.schema = snapshot_schema(schema, sent, self.last_names, with_errors=with_errors, name_clash=name_clash)
-        self.old_values = old_values(versions, self.columns, {name: item.type for name, item in fields.items()})
-        self.altered = AlteredTypes(versions, self.columns)
-        self.shapes = {number: self._shape(number, version) for number, version in versions.items()}
-        # Versions of one shape have the number of the first of them.
-        first: dict[_Shape, int] = {}
-        firsts = [first.setdefault(shape, number) for number, shape in self.shapes.items()]
-        self.numbers, self.first_numbers = (pa.array(items, VERSION.type) for items in (self.shapes, firsts))
-        self.is_one_shape = len(first) == 1
-        shape = next(iter(first))
+        self.schema = snapshot_schema(
+            schema, versions.values(), self.last_names, with_errors=with_errors, name_clash=name_clash
+        )
+        # Each transaction in a stream sends its relations again. Equal versions in a row have the place of the first.
+        firsts = [0]
+        for at in range(1, len(order)):
+            firsts.append(firsts[-1] if history.is_same(at) else at)
+        self.numbers, self.places = pa.array(order, VERSION.type), pa.array(firsts, pa.int32())
+        present = {name for names in history.names for name in names.values()}
         self.rows = TouchedRows(
-            fields,
-            shape.key,
-            is_unique=shape.is_unique,
+            {item.name: item for item in schema if item.name in present},
+            (),
+            is_unique=False,
             has_before=False,
             about=[schema.field(name) for name in ABOUT],
         )
         self.bad: list[pa.RecordBatch] = []
         self.waiting: list[pa.RecordBatch] = []
 
-    def _shape(self, number: int, version: RelationVersion) -> _Shape:
-        columns = self.columns[number]
-        key = tuple(columns[item.name] for item in version.columns if item.flags & 1)
-        known = frozenset({*columns.values(), *self.old_values[number]})
-        return _Shape(key, version.replica_identity != "f" and key != (), known, self.altered.period(number))
+    def _key_of(self, rows: TouchedRows, version: int) -> tuple[tuple[str, ...], bool]:
+        key = self._history.identity(version)
+        return key, self._history.versions[version].replica_identity != "f" and key != ()
 
     def apply(self, changes: pa.RecordBatch, is_kept: pa.Array | None = None) -> None:
         """Apply the next changes of `ChangeDecoder.table`. `is_kept` is whether to keep each change's new row.
@@ -322,7 +300,6 @@ class SnapshotRows:
         ValueError
             If a change may be of several rows, or does not tell the replica identity.
         """
-        changes = self._with_old_values(self._with_last_names(changes))
         if is_kept is not None:
             changes = changes.append_column(_KEPT, is_kept)
         if self.with_errors and changes["_error"].null_count < len(changes):
@@ -334,121 +311,49 @@ class SnapshotRows:
         if sum(map(len, self.waiting)) >= _CHANGES or sum(batch.nbytes for batch in self.waiting[1:]) >= _BYTES:
             self._apply_waiting()
 
-    def _with_last_names(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Move the values of renamed columns to their last names."""
-        if all(name == last for columns in self.columns.values() for name, last in columns.items()):
-            return changes
-        versions = changes[VERSION.name]
-        old = changes["_old"]
-        children = dict(zip([item.name for item in old.type], old.flatten(), strict=True))
-        values = {name: self._under_last_name(name, versions, changes) for name in self.former_names}
-        old_values = [self._under_last_name(name, versions, children) for name in self.former_names]
-        given = set(self.former_names).union(*(columns.keys() for columns in self.columns.values()))
-        kept = {name: changes[name] for name in changes.schema.names if name not in given}
-        kept["_old"] = pa.StructArray.from_arrays(old_values, [*self.former_names], mask=old.is_null())
-        kept["_unchanged"] = self._last_unchanged(changes["_unchanged"], versions)
-        return pa.RecordBatch.from_pydict({**kept, **values})
-
-    def _with_old_values(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Fill columns that were added after a change, where their value in the row is known."""
-        for name in dict.fromkeys(name for values in self.old_values.values() for name in values):
-            by_version = {number: values[name] for number, values in self.old_values.items() if name in values}
-            numbers = pa.array([*by_version], VERSION.type)
-            at = pc.index_in(changes[VERSION.name], numbers)
-            if at.null_count < len(changes):
-                values = pa.array(by_version.values(), changes[name].type).take(at)
-                filled = pc.if_else(at.is_valid(), values, changes[name])
-                changes = changes.set_column(changes.schema.get_field_index(name), name, filled)
-        return changes
-
-    def _under_last_name(self, last: str, versions: pa.Array, columns: Any) -> pa.Array:
-        """Return the values of a column by its last name, from the column that had them in each version."""
-        kind = self.rows.fields[last].type
-        found: pa.Array | None = None
-        for name, numbers in self.former_names[last].items():
-            values = columns[name] if columns[name].type == kind else columns[name].cast(kind)
-            if len(numbers) < len(self.columns):
-                other = null_array(len(values), kind) if found is None else found
-                values = pc.if_else(pc.is_in(versions, pa.array(numbers, VERSION.type)), values, other)
-            found = values
-        return found
-
-    def _last_unchanged(self, unchanged: pa.ListArray, versions: pa.Array) -> pa.ListArray:
-        """Replace names of columns by their last names."""
-        given = found = unchanged.flatten()
-        if not len(given):
-            return unchanged
-        versions = versions.take(pc.list_parent_indices(unchanged))
-        for last, names in self.former_names.items():
-            for name, numbers in names.items():
-                if name != last:
-                    is_former = pc.and_(pc.equal(given, name), pc.is_in(versions, pa.array(numbers, VERSION.type)))
-                    found = pc.if_else(is_former, last, found)
-        offsets = pc.subtract(unchanged.offsets, unchanged.offsets[0])
-        return pa.ListArray.from_arrays(offsets, found, mask=unchanged.is_null())
-
     def _apply_waiting(self) -> None:
-        """Apply changes that belong to versions of one shape together."""
+        """Apply changes of equal versions together."""
         batches = [batch for batch in self.waiting if len(batch)]
         self.waiting = []
         if not batches:
             return
         [changes] = table_of(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
-        if self.is_one_shape:
-            # Each transaction in a stream sends its relations again.
-            self._apply_run(changes, self.shapes[self.numbers[0].as_py()])
-            return
-        # A change without a version does not depend on one.
-        versions = pc.fill_null_backward(pc.fill_null_forward(changes[VERSION.name]))
-        runs = pc.run_end_encode(self.first_numbers.take(pc.index_in(versions, self.numbers)))
         first = 0
-        for end, number in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
-            if self.altered.is_any:
-                self._alter_types(versions[first].as_py())
-            self._apply_run(changes.slice(first, end - first), self.shapes[number])
+        for end, version in self._runs(changes[VERSION.name]):
+            self._advance(self.rows, version)
+            self._apply_run(changes.slice(first, end - first), version)
             first = end
 
-    def _apply_run(self, changes: pa.RecordBatch, shape: _Shape) -> None:
+    def _runs(self, versions: pa.Array) -> Iterable[tuple[int, int]]:
+        """Divide changes by their versions: the end of each run, and the place of its version."""
+        if self.places[-1].as_py() == 0:
+            return [(len(versions), 0)]
+        # A change without a version does not depend on one.
+        numbers = pc.fill_null_backward(pc.fill_null_forward(versions))
+        runs = pc.run_end_encode(self.places.take(pc.index_in(numbers, self.numbers)))
+        return zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True)
+
+    def _apply_run(self, changes: pa.RecordBatch, version: int) -> None:
         rows = self.rows
-        if (rows.key, rows.is_unique) != (shape.key, shape.is_unique):
-            rows.identify(shape.key, {}, -1, is_unique=shape.is_unique)
+        self._identify(rows, version, {})  # a stream may use an earlier version than the last one
         ops = codes_of(changes)
         truncates = pc.indices_nonzero(pc.equal(ops, TRUNCATE)).to_pylist()
         if truncates and rows.has_other_keys:
             # A change before it may be of several rows, which is an error.
-            self._apply_rows(changes.slice(0, truncates[0]), ops.slice(0, truncates[0]), shape)
+            self._apply_rows(changes.slice(0, truncates[0]), ops.slice(0, truncates[0]), version)
         if truncates:
             rows.clear()
             changes, ops = changes.slice(truncates[-1] + 1), ops.slice(truncates[-1] + 1)
-        self._apply_rows(changes, ops, shape)
+        self._apply_rows(changes, ops, version)
 
-    def _apply_rows(self, changes: pa.RecordBatch, ops: pa.Array, shape: _Shape) -> None:
+    def _apply_rows(self, changes: pa.RecordBatch, ops: pa.Array, version: int) -> None:
         is_kept = changes[_KEPT.name] if _KEPT.name in changes.schema.names else None
-        self.rows.apply(changes, ops, shape.known, is_kept)
-
-    def _alter_types(self, version: int | None) -> None:
-        """Make of the present rows what changes of types up to a version, or to the last one, have made of them.
-
-        A column of the replica identity is converted as PostgreSQL does without USING, so that later changes find their
-        rows. The values of other columns are unknown, unless PostgreSQL keeps them.
-        """
-        rows = self.rows
-        for before, after, changes in self.altered.advance(version):
-            shape = self.shapes[before]
-            key = {*shape.key}.intersection(self.shapes[after].key)
-            if not len(rows) or not changes:
-                continue
-            for name, change in changes.items():
-                if name not in key:
-                    rows.alter(name, change)
-            of_key = {name: change for name, change in changes.items() if name in key and not change.is_same_text}
-            if of_key:
-                rows.identify(shape.key, of_key, -1, is_unique=shape.is_unique)
+        self.rows.apply(changes, ops, self._told(self.rows, changes, version), is_kept)
 
     def table(self) -> pa.Table:
         """Return the present rows."""
         self._apply_waiting()
-        self._alter_types(None)
+        self._advance(self.rows, len(self._history.versions) - 1)
         names = self.schema.names[len(self.schema) - len(self.last_names) :]
         rows, unknown = self.rows.live_table(dict(zip(self.last_names, names, strict=True)))
         found = [self._output(rows, unknown, pa.nulls(len(rows), pa.string()))]

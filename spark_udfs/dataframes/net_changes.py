@@ -15,10 +15,8 @@ from pgdecode.net.history import TableHistory
 from pgdecode.net.net_changes import NetChanges
 from pgdecode.net.schema import ABOUT, key_of
 from pgdecode.protocol.errors import listed
-from pgdecode.relations.altered_types import column_types
-from pgdecode.relations.column_history import histories
 from pgdecode.relations.schema_metadata import described_in, versions_metadata
-from pgdecode.rows.own_names import OWN_NAMES, with_free_names, with_free_renames
+from pgdecode.rows.own_names import OWN_NAMES
 from pgdecode.types.type_changes import compare_alike
 from spark_udfs.runtime.session import for_workers
 from spark_udfs.runtime.worker import WorkerFunction, enter_task
@@ -116,22 +114,8 @@ def net_changes(df: DataFrame, *, key: Sequence[str] | None = None) -> DataFrame
 
 def _hashed_columns(types: T.StructType, schema: pa.Schema, keys: Sequence[str]) -> list[str]:
     """Choose the columns of the key whose values Spark compares as the fold does."""
-    versions, renames = described_in(schema)
-    by_number = {number: with_free_names(version) for number, version in enumerate(versions)}
-    last_names: dict[int, Any] = {}
-    for history in histories(by_number, with_free_renames(renames)):
-        last_names.update(history.last_names())
-    found = []
-    for name in keys:
-        kinds = [
-            kind
-            for number, version in by_number.items()
-            for sent, kind in column_types(version).items()
-            if last_names[number][sent] == name
-        ]
-        if compare_alike(kinds) and _is_plain(types[name].dataType):
-            found.append(name)
-    return found
+    history = TableHistory().with_versions(described_in(schema))
+    return [name for name in keys if compare_alike(history.types(name)) and _is_plain(types[name].dataType)]
 
 
 def _is_plain(kind: T.DataType) -> bool:

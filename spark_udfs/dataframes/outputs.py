@@ -96,7 +96,7 @@ class TableOutput:
     others : mapping
         By source, the numbers of the table's further versions, which no change uses.
     with_version : bool
-        Whether to add a last column with the number of each row's version. Columns then have the names that were sent.
+        Whether to add a last column with the number of each row's version.
     sources : tuple
         The source of each version; empty if there is one source.
     """
@@ -115,7 +115,7 @@ class TableOutput:
     @functools.cached_property
     def table(self) -> Table:
         """The common columns of all versions."""
-        return Table(self.versions, self.value_options, self.sources or None, as_sent=self.with_version)
+        return Table(self.versions, self.value_options, self.sources or None)
 
     @functools.cached_property
     def typed_schema(self) -> pa.Schema:

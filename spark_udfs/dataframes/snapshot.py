@@ -14,15 +14,13 @@ from pyspark.sql.types import StructField, StructType
 
 from pgdecode import RelationCatalog
 from pgdecode.changes.table_rows import VERSION, versions_of
+from pgdecode.net.history import TableHistory
 from pgdecode.net.snapshot import SnapshotRows, last_named, snapshot_schema
 from pgdecode.partitions.partition_index import PartitionIndex
 from pgdecode.protocol.options import Mode, NameClash
-from pgdecode.relations.altered_types import column_types
-from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories, last_version
-from pgdecode.relations.column_names import last_column_names
+from pgdecode.relations.column_history import NO_RENAMES, Renames, check_renames, histories
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.options import with_options
-from pgdecode.rows.own_names import with_free_names, with_free_renames
 from pgdecode.types.type_changes import compare_alike
 from spark_udfs.dataframes.changes import count_bad_rows, decode_indexed, indexed_rows, tables_of
 from spark_udfs.dataframes.control_index import IndexedRows
@@ -128,26 +126,19 @@ def snapshot(df: DataFrame, relation: str, **options: Unpack[SnapshotKeywords]) 
         session_has_time(df.sparkSession),
         others=others,
         with_version=True,
+        sources=tuple(source for source, item in versions.items() for _ in item),
     )
     names = tuple(column.name for column in output.table.columns)
     # Bad changes must be counted before they are dropped.
     changes_mode: Mode = "FAILFAST" if mode == "FAILFAST" else "PERMISSIVE"
     changes = decode_indexed(found, output, replace(chosen, mode=changes_mode), (*_FIELDS, *names, VERSION.name))
-    lasts = [with_free_names(last_version(item.values())) for item in versions.values() if item]
-    last = list(dict.fromkeys(column.name for version in lasts for column in version.columns))
+    tables = [TableHistory([*item.values()], stated) for item in versions.values() if item]
+    last = list(dict.fromkeys(name for table in tables for name in table.columns(len(table.versions) - 1)))
     with_errors = mode == "PERMISSIVE"
     schema = snapshot_schema(output.schema, every, last, with_errors=with_errors, name_clash=name_clash)
     buckets = max(1, sum(sum(item.counts) for item in found.indexes) // _ROWS_PER_BUCKET)
     by_source = [] if found.source is None else [F.col(quoted(found.source))]
-    free = [{number: with_free_names(version) for number, version in item.items()} for item in versions.values()]
-    last_names = [
-        names_of[number]
-        for item in free
-        if item
-        for names_of in [last_column_names(item, output.schema, with_free_renames(stated))]
-        for number in item
-    ]
-    new, old = _key_hashes(changes, [*map(with_free_names, every)], last_names, names, by_source)
+    new, old = _key_hashes(changes, tables, names, by_source)
     if old is not None and any(item.may_move for item in found.indexes):
         changes, new, old = _link_keys(changes, new, old)
     if observation is not None:
@@ -195,25 +186,23 @@ def _others(index: PartitionIndex, chosen: Mapping[int, RelationVersion]) -> tup
 
 def _key_hashes(
     changes: DataFrame,
-    versions: Sequence[RelationVersion],
-    last_names: Sequence[Mapping[str, str]],
+    tables: Sequence[TableHistory],
     names: Iterable[str],
     by_source: list[Column],
 ) -> tuple[Column, Column | None]:
     """Return hashes of the key of the new values, and of the old values, if any. Changes of a row have equal hashes.
 
-    The hash uses the columns that all versions have, under one name, and that are in every replica identity. A column
-    whose type was altered is not used, unless its values are compared as they were sent.
+    The hash uses the columns that all versions have, and that are in every replica identity. A column whose type was
+    altered is not used, unless its values are compared as they were sent.
     """
     shared = set(names)
-    kinds_of = [column_types(version) for version in versions]
     identities = []
-    for version, last in zip(versions, last_names, strict=True):
-        # A column that was dropped has another name at the end, also if a later column has its name.
-        shared &= {column.name for column in version.columns if last[column.name] == column.name}
-        identity = {column.name for column in version.columns if column.flags & 1}
-        if identity:
-            identities.append(identity)
+    for table in tables:
+        for number in range(len(table.versions)):
+            # A column that was added may have the name of one that was dropped.
+            shared &= {*table.columns(number)}.difference(table.added(number))
+            identities.append(table.identity(number))
+    identities = [identity for identity in identities if identity]
     if not identities:
         # Without a replica identity, there are only inserts.
         return F.xxhash64("_position"), None
@@ -221,7 +210,7 @@ def _key_hashes(
     chosen = [
         name
         for name in sorted(shared.intersection(*identities))
-        if kinds[name] != "map" and compare_alike(item[name] for item in kinds_of)
+        if kinds[name] != "map" and compare_alike(kind for table in tables for kind in table.types(name))
     ]
     new = [F.col(quoted(name)) for name in chosen]
     old = [F.col("_old").getField(name) for name in chosen]

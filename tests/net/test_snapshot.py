@@ -410,6 +410,44 @@ def test_a_renamed_column_whose_type_grew_keeps_its_values() -> None:
     assert table_of(slot) == [(1, "y", [])]
 
 
+def test_a_renamed_column_has_the_type_of_the_changes_and_keeps_only_values_that_are_certain() -> None:
+    slot = Slot()
+    slot.begin(700)
+    slot.relation(T, ["id", "a", "b"], types=[20, 20, 25], keys=["id"])
+    slot.insert(T, "1", "10", "x")
+    slot.relation(T, ["key", "n", "b"], types=[20, 20, 25], keys=["key"])
+    slot.relation(T, ["key", "n", "b"], types=[23, 25, 25], keys=["key"])
+    slot.update(T, "1", UNCHANGED, "y")
+    slot.insert(T, "2", "20", "z")
+    slot.commit()
+    assert table_of(slot) == [(1, None, "y", ["n"]), (2, "20", "z", [])]
+    changes = pgdecode.ChangeDecoder().table(slot.payloads, f"public.t{T}").schema
+    found = snapshot(slot.payloads, f"public.t{T}").schema
+    assert [found.field(name).type for name in ("key", "n", "b")] == [pa.int64(), pa.string(), pa.string()]
+    assert all(found.field(name).equals(changes.field(name), check_metadata=True) for name in ("key", "n", "b"))
+
+
+@pytest.mark.parametrize("key", ["id", "a"])
+def test_a_change_of_an_earlier_version_does_not_tell_a_column_that_was_added_since(key: str) -> None:
+    slot = Slot()
+    slot.begin_prepare(9, "g")
+    slot.relation(T, ["id", "a"], keys=[key])
+    slot.insert(T, "1", "former")
+    slot.prepare("g")
+    for number, columns in enumerate((["id"], ["id", "a"])):
+        slot.begin(10 + number)
+        slot.relation(T, columns, keys=[key] if key in columns else ["id"])
+        slot.insert(T, *f"{number}x"[: len(columns)])
+        slot.commit()
+    # A server would have kept the table locked until here.
+    slot.commit_prepared(9, "g")
+    if key == "id":
+        assert table_of(slot) == [("0", None, ["a"]), ("1", None, ["a"])]
+        return
+    with pytest.raises(ValueError, match="position 2: the change does not tell column 'a' of the key"):
+        table_of(slot)
+
+
 def test_the_dropped_name_of_one_column_may_be_that_of_another() -> None:
     slot = Slot()
     slot.begin(700)
