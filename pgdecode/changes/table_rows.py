@@ -20,7 +20,7 @@ from pgdecode.changes.record_batches import LimitedBuilder, raise_first
 from pgdecode.protocol.errors import BatchTooLarge, DecodeError
 from pgdecode.protocol.options import ChangeOptions, Shape
 from pgdecode.relations.column_history import NO_RENAMES, ColumnHistory, check_renames, histories, last_version
-from pgdecode.relations.column_names import common_type
+from pgdecode.relations.column_types import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.relations.schema_metadata import REPLICA_IDENTITY, key_columns, versions_metadata
 from pgdecode.relations.table_names import named

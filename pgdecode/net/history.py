@@ -8,8 +8,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames, histories, last_version
+from pgdecode.relations.column_types import column_types
 from pgdecode.relations.relation_version import RelationVersion, used_from, values_before
 from pgdecode.relations.schema_metadata import Described, key_columns
 from pgdecode.rows.own_names import with_free_names, with_free_renames

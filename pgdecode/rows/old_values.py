@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from pgdecode.protocol.encoder import encode
 from pgdecode.protocol.messages import Insert
-from pgdecode.relations.column_names import common_type
+from pgdecode.relations.column_types import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from pgdecode.rows.row_decoder import decode_rows
 

@@ -11,7 +11,7 @@ import pytest
 import pgdecode
 from pgdecode.changes import table_rows
 from pgdecode.changes.change_decoder import ChangeDecoder
-from pgdecode.relations.column_names import common_type
+from pgdecode.relations.column_types import common_type
 from pgdecode.relations.relation_version import RelationVersion
 from support import captures
 from support.generators.slot import Slot

@@ -11,9 +11,8 @@ import pyarrow as pa
 from pgdecode.lake.target import ColumnSource
 from pgdecode.net.history import TableHistory, ValueBefore
 from pgdecode.net.touched_rows import converted
-from pgdecode.relations.altered_types import column_types
 from pgdecode.relations.column_history import NO_RENAMES, Renames
-from pgdecode.relations.column_names import common_type
+from pgdecode.relations.column_types import column_types, common_type
 from pgdecode.relations.relation_version import RelationVersion, used_from
 from pgdecode.rows.old_values import decoded_value
 from pgdecode.rows.own_names import with_free_names
