@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from spark_udfs import snapshot
 from spark_udfs.dataframes import snapshot as module
 from spark_udfs.schema.spark_types import spark_schema
 from support import captures
+from support.generators.altered_table import AlteredTable
 from support.generators.random_tables import T, random_table
 from support.generators.slot import Slot
 from support.generators.slots import UNCHANGED
@@ -88,6 +90,23 @@ def test_random_changes_leave_the_rows_that_they_were_written_for(
     for number, (_, rows) in enumerate(slots):
         assert found[number] == sorted(((*row, []) for row in rows), key=repr)
     assert rows_of(snapshot(df.where("server = 2"), TABLE)) == found[2]
+
+
+@pytest.mark.full
+def test_altered_tables_of_sources_have_the_rows_of_each(spark: SparkSession, rng: random.Random) -> None:
+    tables = [AlteredTable(rng, renames=number > 0).run(120) for number in range(4)]
+    slots = [table.payloads for table in tables if table.names]
+    types = {
+        kind: text for payloads in slots for kind, text in as_text(RelationCatalog.from_messages(payloads)).items()
+    }
+    every = [frame(spark, payloads, server=number) for number, payloads in enumerate(slots)]
+    df = reduce(DataFrame.union, every).repartition(3)
+    rows = snapshot(df, TABLE, source="server", types=types).toArrow().to_pylist()
+    for number, payloads in enumerate(slots):
+        local = pgdecode.snapshot(payloads, TABLE, range(len(payloads)), types=types).to_pylist()
+        of_source = [row for row in rows if row["server"] == number]
+        names = local[0].keys() if local else ()
+        assert sorted(repr({name: row[name] for name in names}) for row in of_source) == sorted(map(repr, local))
 
 
 @pytest.mark.full
