@@ -168,6 +168,7 @@ def check(folders: dict[str, Path], route: Callable[[Path, Any], pa.Table], spar
     return binary
 
 
+@pytest.mark.full
 def test_text_and_binary_give_the_schema_and_the_rows_of_the_server(
     database: Database, folders: dict[str, Path]
 ) -> None:

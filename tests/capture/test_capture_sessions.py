@@ -59,6 +59,7 @@ def test_a_stream_that_its_session_left_open_is_discarded_where_the_next_session
     assert read_manifests(tmp_path / "out")[-1].undecided == 0
 
 
+@pytest.mark.full
 def test_footers_give_the_index_of_the_rows_over_streams_two_phase_commits_and_sessions(
     database: Database, tmp_path: Path
 ) -> None:

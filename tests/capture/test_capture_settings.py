@@ -126,6 +126,7 @@ def test_settings_of_a_role_do_not_change_a_capture(
         assert problems == []
 
 
+@pytest.mark.full
 def test_omitted_changes_end_the_capture_of_a_role_that_hides_warnings(
     postgres: cluster.Cluster, tmp_path: Path
 ) -> None:

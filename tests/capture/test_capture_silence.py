@@ -98,6 +98,7 @@ def test_a_silent_connection_is_given_up_and_nothing_is_lost(
     assert ids(tmp_path / "raw") == ["1", "2"]
 
 
+@pytest.mark.full
 def test_a_server_that_works_on_a_transaction_is_waited_for(
     database: Database, proxy: cluster.Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

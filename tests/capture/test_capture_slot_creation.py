@@ -127,6 +127,7 @@ def created(creator: Connection, slot: str) -> None:
     creator.execute(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
 
 
+@pytest.mark.full
 def test_a_slot_that_another_session_creates_is_waited_for(database: Database, tmp_path: Path) -> None:
     # Source: https://github.com/debezium/debezium/pull/4265
     with half_made_slot(database) as finish:
@@ -158,6 +159,7 @@ def test_the_status_of_a_slot_that_is_being_created_is_a_warning(database: Datab
     assert status.warnings == [f"slot '{database.slot}' is still being created"]
 
 
+@pytest.mark.full
 def test_a_wait_for_an_active_slot_heeds_a_stop(database: Database, tmp_path: Path) -> None:
     database.create_slot()
     holder = Capture(database.dsn, tmp_path / "holder", slot=database.slot, publication="p")

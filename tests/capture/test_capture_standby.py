@@ -45,6 +45,7 @@ def test_a_synchronous_standby_is_a_warning(local: Database, tmp_path: Path, nam
     )
 
 
+@pytest.mark.full
 def test_an_asynchronous_standby_is_no_warning(local: Database, tmp_path: Path) -> None:
     said = Warnings()
     local.server.set("synchronous_standby_names", "other")

@@ -126,6 +126,7 @@ def test_an_error_that_is_no_decode_error_is_raised(monkeypatch: pytest.MonkeyPa
         ChangeDecoder(threads=2).decode(spoilt(100))
 
 
+@pytest.mark.full
 def test_threads_take_parts_of_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_counts, "LEAST_ROWS", 16_384)
     built: list[int] = []

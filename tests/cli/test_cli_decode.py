@@ -203,6 +203,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> 
     assert os.listdir() == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "code", "target"),
     [

@@ -48,6 +48,7 @@ def test_inspect_and_cat_read_a_uri(run: Shell, store: Emulator, raw: ObjectPath
         assert run("cat", str(raw), *words, *store.shell).out == run("cat", str(FILE), *words).out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "folders"),
     [

@@ -97,6 +97,7 @@ def test_types_have_the_names_that_sql_has(run: Shell, monkeypatch: pytest.Monke
         assert f"seen with {columns.replace('*', '')}\n" in run("inspect", path, "--schema-changes").out
 
 
+@pytest.mark.full
 def test_cat_prints_messages_as_rows_of_a_table(run: Shell) -> None:
     header, _, begin, relation = on_terminal("cat", SHOP, "--limit", "2").splitlines()
     assert header.split() == ["kind", "fields"]
@@ -110,6 +111,7 @@ def test_cat_shows_first_what_an_update_has_changed(run: Shell) -> None:
     assert any(re.match(r"update +public\.orders +102123 +state new → paid, id 3", line) for line in lines)
 
 
+@pytest.mark.full
 def test_cat_prints_json_on_a_terminal_on_request(run: Shell) -> None:
     (line,) = on_terminal("cat", SHOP, "--json", "--limit", "1").splitlines()
     assert json.loads(line) == run("cat", SHOP, "--limit", "1").objects[0]
@@ -126,6 +128,7 @@ def test_tables_are_printed_without_a_terminal_on_request(run: Shell, monkeypatc
     assert run("decode", SHOP, "out.jsonl", "--table", "public.orders", "--show", "2").objects[0]["id"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [(), ("--changes",)])
 def test_control_characters_are_escaped(run: Shell, options: tuple[str, ...]) -> None:
     slot = Slot()

@@ -100,7 +100,7 @@ def committed(what: str) -> list[Row]:
 @pytest.mark.parametrize(
     ("what", "calls_before", "step"),
     [
-        ("changes", 1, 11),
+        ("changes", 1, 31),
         *(full("changes", 0, 3), full("changes", 1, 1), full("messages", 1, 3), full("tables", 0, 4)),
         *(full("tables", 1, 2), full("a snapshot", 1, 3), full("anew", 0, 4), full("anew", 1, 3)),
     ],

@@ -100,6 +100,7 @@ def test_one_side_may_be_a_folder(run: Shell, bucket: Bucket, stored_side: str) 
     assert out.rows() == whole(run, "changes").rows()
 
 
+@pytest.mark.full
 def test_decoded_objects_may_be_deleted_and_copied_and_outputs_moved(run: Shell, bucket: Bucket) -> None:
     keys = [bucket.put(start, end) for start, end in pairwise(BOUNDS[:3])]
     assert bucket.decode("changes").code == 0
@@ -222,6 +223,7 @@ def test_a_state_that_another_run_has_just_removed_is_no_damage(
     bucket.out().checked()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("error", ["AlreadyExistsError", "GenericError"])
 def test_an_error_after_the_commit_does_not_undo_it(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, error: str

@@ -58,6 +58,7 @@ def read(batches: Callable[..., Iterator[Any]], files: list[PayloadFile], **opti
     return (rows, kept, n_bad, n_bytes, fault), n_batches
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["18.txns.v2", "18.types.v2", full("18.streams.v4"), "18.shop.v1"])
 @pytest.mark.parametrize("in_stream", ["auto", False])
 def test_joined_files_decode_as_alone(tmp_path: Path, name: str, in_stream: Any) -> None:

@@ -19,7 +19,6 @@ from pgdecode.files.payload_files import payload_files
 from support.generators.samples import SAMPLES
 from support.memory import peak_memory
 from support.payload_files import written
-from support.tiers import full
 
 BEGIN = SAMPLES["begin"].payload
 COMMIT = SAMPLES["commit"].payload
@@ -204,7 +203,8 @@ def test_a_file_that_repeats_one_large_value_takes_no_more_memory_than_a_few_bat
     assert pq.read_table(tmp_path / "hostile").num_rows == 32_768
 
 
-@pytest.mark.parametrize("compression", ["zstd", full("lz4")])
+@pytest.mark.full
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_large_and_small_values_of_a_dictionary_come_in_order(tmp_path: Path, compression: str) -> None:
     values = [b"I" + os.urandom(200) if number % 2 else b"C" * 20_000 for number in range(20_000)]
     path = tmp_path / "raw.parquet"

@@ -95,6 +95,7 @@ def test_a_stream_that_is_sent_again_is_counted_once(tmp_path: Path, batch_rows:
     assert statistics._sizes.waiting == {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n_missing", [0, 2, *map(full, (1, 3, 4, 5))])
 def test_sizes_are_those_of_the_change_decoder_when_messages_are_missing(
     tmp_path: Path, rng: random.Random, n_missing: int, monkeypatch: pytest.MonkeyPatch

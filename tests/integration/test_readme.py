@@ -105,6 +105,7 @@ def unpadded(text: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
+@pytest.mark.full
 def test_the_commands_of_the_shell_run_alone_and_again(clone: Path) -> None:
     for line in 2 * command_lines(SHELL):
         done = run(line)

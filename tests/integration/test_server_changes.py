@@ -32,6 +32,7 @@ def test_the_reference_agrees_with_a_live_server_about_random_transactions(serve
     assert {mode.name for mode in modes(server.major) if not mode.two_phase} <= read
 
 
+@pytest.mark.full
 def test_a_scenario_is_repeated_by_its_seed(server: Server) -> None:
     logs = []
     for _ in range(2):

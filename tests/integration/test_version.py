@@ -9,6 +9,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 import pgdecode
 
 ROOT = Path(pgdecode.__file__).parent.parent
@@ -18,6 +20,7 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     assert pgdecode.__version__ == metadata.version("pgdecode")
 
 
+@pytest.mark.full
 def test_a_tree_without_installed_metadata_can_be_imported() -> None:
     script = """
 import importlib.metadata
@@ -28,6 +31,8 @@ def version(name):
     return "0"
 
 importlib.metadata.version = version
+import pytest
+
 import pgdecode
 print(pgdecode.__version__, len(pgdecode.decode_messages([b"E"])))
 """

@@ -630,6 +630,7 @@ def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.full
 def test_another_writer_makes_the_commit_fail_and_nothing_is_lost(store: Emulator) -> None:
     lake: Any = object_path(f"{store.new_bucket()}/lake", store.options)
     commit(lake, inserts(range(5)), is_new=True)

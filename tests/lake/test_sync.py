@@ -22,7 +22,6 @@ from pgdecode.storage.errors import PathError
 from servers.database import Database
 from servers.server import Cluster, running_cluster
 from support.shell import Shell, started
-from support.tiers import full
 
 
 def slots(database: Database) -> list[str | None]:
@@ -348,13 +347,14 @@ def test_a_slot_that_is_still_active_is_waited_for_with_a_bound_and_the_reason(
         process.communicate()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("n_changes", "is_older"),
     [
-        full(0, False, id="only copies"),
-        full(0, True, id="only copies, state of an earlier version"),
+        pytest.param(0, False, id="only copies"),
+        pytest.param(0, True, id="only copies, state of an earlier version"),
         pytest.param(30, False, id="with commits"),
-        full(30, True, id="with commits, state of an earlier version"),
+        pytest.param(30, True, id="with commits, state of an earlier version"),
     ],
 )
 def test_another_folder_of_the_slot_is_refused_before_the_slot_is_read(

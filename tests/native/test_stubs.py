@@ -68,6 +68,7 @@ def test_the_methods_in_a_stub_exist(name: str) -> None:
             assert {method for method in declared(node.body) if not hasattr(cls, method)} == set()
 
 
+@pytest.mark.full
 def test_there_is_a_stub_of_each_module_that_python_imports() -> None:
     files = [path for folder in ("pgdecode", "spark_udfs", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     assert set().union(*map(imported, files)) - set(STUBS) == set()

@@ -236,6 +236,7 @@ def test_bad_payloads_and_rows_without_a_relation_are_returned_for_every_relatio
     assert apart(slot.payloads, [3], 100, ChangeOptions("PERMISSIVE"), relation_id=T + 2) == whole[1:]
 
 
+@pytest.mark.full
 @given(
     st.randoms(use_true_random=False),
     st.integers(1, 25),

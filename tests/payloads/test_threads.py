@@ -202,8 +202,9 @@ def test_stream_flags_do_not_depend_on_threads(name: str, rng: random.Random) ->
             assert [verdicts(parts, carry, threads) for threads in (2, 3, 16)] == [one] * 3
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize("mode", [full("FAILFAST"), "PERMISSIVE"])
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
 def test_errors_of_bad_payloads_do_not_depend_on_threads(mode: str, rng: random.Random) -> None:
     payloads = captures.capture("18.streams.v2").payloads
     for _ in range(30):
@@ -346,6 +347,7 @@ def test_the_expansion_limit_applies_to_all_threads_together() -> None:
         assert len(pgdecode.decode_rows(payloads[:120], relation, threads=threads)) == 120
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_expansion_limit_applies_to_all_chunks_together(threads: int) -> None:
@@ -425,7 +427,8 @@ print(pgdecode.decode_rows(payloads, relation, threads=64).equals(rows))
     assert (run.stdout, run.stderr) == ("True\nTrue\n", "")
 
 
-@pytest.mark.parametrize("threads", [full(2), 3])
+@pytest.mark.full
+@pytest.mark.parametrize("threads", [2, 3])
 def test_many_rows_are_divided_among_all_threads(threads: int) -> None:
     payloads = pa.array(
         encode(Insert(relation_id=16385 + n % 3, new=(b"%d" % n, b"v" * (n % 50), None), new_formats="ttn"))

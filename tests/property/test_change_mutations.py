@@ -48,6 +48,7 @@ def all_of(payloads: list[bytes], size: int, mode: str) -> list[Change]:
     return rows + undecided
 
 
+@pytest.mark.full
 @given(st.randoms(use_true_random=False), st.integers(1, 12), st.sampled_from([1, 3, 10_000]))
 def test_mutated_sequences_are_flagged_in_both_modes_or_right(rng: Any, n_steps: int, size: int) -> None:
     payloads = mutated(rng, RandomSlot(rng, n_steps).payloads)

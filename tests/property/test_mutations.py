@@ -43,7 +43,8 @@ def test_0_to_64_random_bytes(tags: bytes, in_stream: bool, rng: random.Random) 
     assert_verdicts(payloads[: 65 * 20], in_stream)
 
 
-@pytest.mark.parametrize("in_stream", [full(False, id="plain"), pytest.param(True, id="streamed")])
+@pytest.mark.full
+@pytest.mark.parametrize("in_stream", [False, True], ids=["plain", "streamed"])
 def test_small_numbers_after_a_tag(in_stream: bool, rng: random.Random) -> None:
     # Random bytes rarely get past a length or a count; these do.
     likely = b"\0\0\0\0\0\0\1\1\1\2\3\4NKOntubdnfi\xff\xc3\xa9"
@@ -87,7 +88,8 @@ def test_a_piece_replaced_dropped_or_doubled(message: Message, in_stream: bool, 
         assert decode_verdict(payload, in_stream) == expected
 
 
-@pytest.mark.parametrize("in_stream", [full(None), "auto"])
+@pytest.mark.full
+@pytest.mark.parametrize("in_stream", [None, "auto"])
 def test_without_a_given_state_a_row_is_one_of_its_two_readings_or_faulty(
     in_stream: str | None, rng: random.Random
 ) -> None:

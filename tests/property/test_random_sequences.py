@@ -118,6 +118,7 @@ def test_a_decoder_that_is_told_of_reconnects_gives_what_the_fold_gives(
         assert_same(outcome(reader.payloads, cuts=cuts, stored=True, **options), wanted, counts=False)
 
 
+@pytest.mark.full
 @per_property
 @given(seeds, sizes, sessions, st.booleans())
 def test_a_decoder_recognises_reconnects_where_the_fold_does(

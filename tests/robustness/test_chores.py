@@ -76,6 +76,7 @@ def test_the_tests_that_the_makefile_names_exist() -> None:
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
+@pytest.mark.full
 @each("name", SHAPES)
 def test_each_shape_of_hostile_data_is_decoded(name: str) -> None:
     run, n_bytes = SHAPES[name](4096)
@@ -83,6 +84,7 @@ def test_each_shape_of_hostile_data_is_decoded(name: str) -> None:
     assert n_bytes
 
 
+@pytest.mark.full
 def test_the_soak_decodes_its_recording_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     import soak
 

@@ -113,6 +113,7 @@ def test_names_of_unchanged_values_count_in_a_typed_table() -> None:
     assert len(batches) > 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name_bytes", [10, 30, 63])
 @pytest.mark.parametrize("make", [nulls, unchanged])
 def test_an_honest_table_of_many_columns_and_few_values_passes(name_bytes: int, make: object) -> None:

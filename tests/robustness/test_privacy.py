@@ -169,6 +169,7 @@ def test_names_are_escaped_and_cut() -> None:
 # -- the command line ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at", [2, 3, 5, 6, -4])
 def test_no_command_says_what_payloads_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], at: int

@@ -160,6 +160,7 @@ def test_what_cannot_be_read_is_named(store: Emulator, name: str, text: str) -> 
         payload_files(folder / name, "data")
 
 
+@pytest.mark.full
 def test_a_bucket_that_does_not_exist_and_a_store_that_does_not_answer_are_named(s3: Emulator) -> None:
     with pytest.raises(PathError, match="s3://nobody: no such"):
         payload_files(object_path("s3://nobody", s3.options), "data")

@@ -143,6 +143,7 @@ def test_order_within_a_batch_tells_the_stream_state_and_filters_do_not_disturb_
     assert [tuple(row) for row in found.collect()] == [(0x304, 0x4000)]
 
 
+@pytest.mark.full
 @both_adapters
 def test_nulls_and_empty_batches_keep_their_place_and_type(spark: SparkSession, adapter: str) -> None:
     payloads = [None, b"E", None]

@@ -101,6 +101,7 @@ def test_splits_of_a_capture_give_the_changes_of_one_decoder(
     assert as_rows(found) == as_rows(pa.Table.from_batches(expected))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tasks_here")
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
 def test_several_tables_are_decoded_together_as_each_alone(mode: str, tmp_path: Path) -> None:

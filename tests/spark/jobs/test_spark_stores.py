@@ -245,6 +245,7 @@ def test_read_run_reads_the_files_of_the_manifest_alone(spark: SparkSession, sto
         read_run(spark, str(raw), storage_options=store.options)
 
 
+@pytest.mark.full
 def test_read_run_reads_a_local_run(spark: SparkSession, tmp_path: Path) -> None:
     decode_files(spark, FILE, tmp_path / "out", what=["public.orders", "changes"])
     n_rows = pq.read_table(tmp_path / "out" / "public.orders").num_rows

@@ -74,7 +74,8 @@ def sorted_rows(rows: pa.Table) -> list[dict[str, Any]]:
 # -- reads -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["18.streams.v4", pytest.param("18.txns.v2bin", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["18.streams.v4", "18.txns.v2bin"])
 def test_a_read_equals_one_decoder_over_all_payloads(
     session: SparkSession, tmp_path: Path, rng: random.Random, name: str
 ) -> None:
