@@ -16,7 +16,6 @@ from conftest import Database
 from pgdecode import ChangeDecoder
 from pgdecode.capture import Capture, PluginOptions
 from servers.server import find_server
-from support.tiers import full
 
 MESSAGES = PluginOptions(messages=True)
 
@@ -30,7 +29,7 @@ def messages(database: Database) -> Database:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("seed", "name"), [(3, "v3twophase"), full(2, "v2"), full(4, "v1"), full(5, "v3twophasenostream"), full(6, "v4")]
+    ("seed", "name"), [(3, "v3twophase"), (2, "v2"), (4, "v1"), (5, "v3twophasenostream"), (6, "v4")]
 )
 def test_a_cut_after_any_frame_loses_and_repeats_nothing(tmp_path: Path, seed: int, name: str) -> None:
     programs = find_server()

@@ -21,7 +21,6 @@ from pgdecode.files.file_metadata import encoding_of
 from pgdecode.files.ordered_files import ordered_files
 from pgdecode.files.payload_file import FileFault
 from pgdecode.rows.options import Options
-from support.tiers import full
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def values(folder: Path, encoding: str = "UTF8") -> list[str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("binary", [False, full(True)], ids=["text", "binary"])
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 def test_a_database_without_encoding_is_captured_as_it_is(
     encoded: Callable[[str], Database], tmp_path: Path, binary: bool
 ) -> None:
@@ -81,7 +80,7 @@ def test_a_database_without_encoding_is_captured_as_it_is(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("command", [full("decode"), "cat"])
+@pytest.mark.parametrize("command", ["decode", "cat"])
 def test_the_commands_use_the_encoding_of_the_footer(
     encoded: Callable[[str], Database], tmp_path: Path, command: str
 ) -> None:

@@ -27,7 +27,6 @@ from pgdecode.capture import Capture, FileRules, GapError, PluginOptions, Reques
 from pgdecode.capture.capture import CaptureResult
 from pgdecode.capture.journal import read_log
 from pgdecode.capture.slot_status import read_status
-from support.tiers import full
 
 
 def capture(database: Database, folder: Path, *, until: str | None = "now", **more: Any) -> CaptureResult:
@@ -369,7 +368,7 @@ def test_an_interrupted_large_transaction_leaves_no_file(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mode", [full("fast"), "immediate"])
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_capture_survives_a_restart_of_the_server(tmp_path: Path, postgres: cluster.Cluster, mode: str) -> None:
     with cluster.running(postgres.programs) as server:
         database = Database(server, "restarted")

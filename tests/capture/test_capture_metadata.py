@@ -16,7 +16,6 @@ from pgdecode.capture import Capture, FileRules, PluginOptions
 from pgdecode.files.file_metadata import catalog_of
 from pgdecode.types.user_types import UserType, by_oid, from_json, merged, overridden, to_json
 from support.footers import types_of
-from support.tiers import full
 
 SQL = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
@@ -44,7 +43,7 @@ def decoded(source: Path, target: Path, *arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("binary", [full(False), True], ids=["text", "binary"])
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 def test_types_of_the_database_are_decoded_without_declaration(
     database: Database, tmp_path: Path, *, binary: bool
 ) -> None:

@@ -13,7 +13,6 @@ from pgdecode import ChangeDecoder
 from pgdecode.capture import StoppedError
 from pgdecode.capture.options import PINNED, session_settings
 from support import clone
-from support.tiers import full
 
 # Settings that a role can set and that need no fixed value, by the reason.
 HARMLESS = {
@@ -111,7 +110,7 @@ def test_every_pinned_setting_has_a_hostile_value() -> None:
 
 # The setting alone, in case one hides the effect of another.
 @pytest.mark.full
-@pytest.mark.parametrize("name", [None, *(full(setting.name, id=setting.name) for setting in PINNED)])
+@pytest.mark.parametrize("name", [None, *(setting.name for setting in PINNED)])
 def test_settings_of_a_role_do_not_change_a_capture(
     postgres: cluster.Cluster, tmp_path: Path, name: str | None
 ) -> None:

@@ -19,7 +19,6 @@ from pgdecode.capture import Capture, RequestError
 from pgdecode.capture.capture import CaptureResult
 from pgdecode.capture.slot_status import read_status
 from servers.connection import Connection
-from support.tiers import full
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
@@ -177,7 +176,7 @@ def test_a_wait_for_an_active_slot_heeds_a_stop(database: Database, tmp_path: Pa
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [full(signal.SIGINT), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_heeds_a_signal_while_a_slot_is_created(database: Database, tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "pgdecode", "capture", database.dsn, str(tmp_path / "raw"), "--create-slot"]
     command += ["--slot", database.slot, "--publication", "p", "--until", "now"]

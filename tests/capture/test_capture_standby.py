@@ -8,7 +8,6 @@ import pytest
 from conftest import Database, Warnings
 
 from pgdecode.capture import Capture
-from support.tiers import full
 
 
 @pytest.fixture
@@ -26,8 +25,8 @@ def local(database: Database) -> Database:
     [
         pytest.param("*", "postgres", id="any"),
         pytest.param("*", "blind", id="any, without seeing the state"),
-        full("ANY 1 (other, pgdecode_capture)", "postgres", id="named"),
-        full("FIRST 1 (other, PGDECODE_capture)", "blind", id="named, without seeing the state"),
+        pytest.param("ANY 1 (other, pgdecode_capture)", "postgres", id="named"),
+        pytest.param("FIRST 1 (other, PGDECODE_capture)", "blind", id="named, without seeing the state"),
     ],
 )
 def test_a_synchronous_standby_is_a_warning(local: Database, tmp_path: Path, names: str, user: str) -> None:

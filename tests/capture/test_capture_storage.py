@@ -19,7 +19,6 @@ import pytest
 from conftest import Database
 
 from pgdecode import ChangeDecoder
-from support.tiers import full
 
 IS_ROOT = os.geteuid() == 0
 # Root may write everywhere, unless it gives up that capability.
@@ -78,7 +77,7 @@ def fill(database: Database, transactions: int, rows: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("transactions", "rows"), [(20, 100), full(1, 20_000)], ids=["files", "a large transaction"])
+@pytest.mark.parametrize(("transactions", "rows"), [(20, 100), (1, 20_000)], ids=["files", "a large transaction"])
 def test_a_full_disk_is_one_line_and_the_next_capture_continues(
     database: Database, tmp_path: Path, transactions: int, rows: int
 ) -> None:

@@ -28,7 +28,6 @@ from support.generators.slots import (
     start,
     stream_commit,
 )
-from support.tiers import full
 
 ROW = insert("1", "2")
 ROW_BYTES = len(ROW) + 9  # with an offset and a validity bit
@@ -196,7 +195,7 @@ def test_a_full_disk_is_named_and_leaves_no_file(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("step", [7, full(1)])
+@pytest.mark.parametrize("step", [7, 1])
 def test_ctrl_c_restores_the_state_from_before_the_call(tmp_path: Path, step: int) -> None:
     begun = [start(7, first=True), relation("a b", xid=7), insert("1", "2", xid=7), STOP]
     chunks = [

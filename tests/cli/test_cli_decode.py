@@ -22,7 +22,6 @@ from support.generators.samples import SAMPLES
 from support.memory import peak_memory
 from support.oracles import reference
 from support.shell import BEGIN, COMMIT, MESSAGE, SHOP, STREAMS, Shell, repeated, started, written
-from support.tiers import full
 
 
 def decoded(path: Path) -> pa.RecordBatch:
@@ -194,7 +193,7 @@ def limited_files() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("target", ["out.parquet", full("out.jsonl"), full("out.csv"), full("out")])
+@pytest.mark.parametrize("target", ["out.parquet", "out.jsonl", "out.csv", "out"])
 def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> None:
     process = started("decode", STREAMS, target, preexec_fn=limited_files)
     out, err = process.communicate()
@@ -207,12 +206,12 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(run: Shell, target: str) -> 
 @pytest.mark.parametrize(
     ("number", "code", "target"),
     [
-        full(signal.SIGINT, 130, "out.jsonl"),
+        (signal.SIGINT, 130, "out.jsonl"),
         (signal.SIGTERM, 143, "out"),
-        full(signal.SIGHUP, 129, "out.jsonl"),
-        full(signal.SIGINT, 130, "out"),
-        full(signal.SIGTERM, 143, "out.jsonl"),
-        full(signal.SIGHUP, 129, "out"),
+        (signal.SIGHUP, 129, "out.jsonl"),
+        (signal.SIGINT, 130, "out"),
+        (signal.SIGTERM, 143, "out.jsonl"),
+        (signal.SIGHUP, 129, "out"),
     ],
 )
 def test_a_signal_ends_decode_and_leaves_nothing(run: Shell, number: signal.Signals, code: int, target: str) -> None:

@@ -65,8 +65,8 @@ def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, wor
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("batch_rows", [full(2), 7, 64])
-@pytest.mark.parametrize("name", [full("18.shop.v1"), *NAMES[1:]])
+@pytest.mark.parametrize("batch_rows", [2, 7, 64])
+@pytest.mark.parametrize("name", NAMES)
 def test_reports_do_not_depend_on_batches_or_the_number_of_workers(
     run: Shell, monkeypatch: pytest.MonkeyPatch, name: str, batch_rows: int
 ) -> None:

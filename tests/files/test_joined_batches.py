@@ -18,7 +18,6 @@ from pgdecode.files.payload_file import FileFault, PayloadFile
 from pgdecode.files.payload_files import payload_files
 from support import captures
 from support.generators.samples import SAMPLES
-from support.tiers import full
 
 BEGIN = SAMPLES["begin"].payload
 COMMIT = SAMPLES["commit"].payload
@@ -59,7 +58,7 @@ def read(batches: Callable[..., Iterator[Any]], files: list[PayloadFile], **opti
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["18.txns.v2", "18.types.v2", full("18.streams.v4"), "18.shop.v1"])
+@pytest.mark.parametrize("name", ["18.txns.v2", "18.types.v2", "18.streams.v4", "18.shop.v1"])
 @pytest.mark.parametrize("in_stream", ["auto", False])
 def test_joined_files_decode_as_alone(tmp_path: Path, name: str, in_stream: Any) -> None:
     files = written(tmp_path, of_parts(name, 7), keep=["n"])

@@ -73,7 +73,7 @@ def rows_of(table: pa.Table) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", READERS)
-@pytest.mark.parametrize("name", [name if name == "18.txns.v2" else full(name) for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_tables_equal_those_of_the_server_in_batches_cut_anywhere(
     scheme: str, name: str, rng: random.Random, tmp_path: Path
 ) -> None:

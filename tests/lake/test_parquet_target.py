@@ -20,13 +20,12 @@ from pgdecode.lake.targets import lake_target
 from support import captures
 from support.data_sets import local
 from support.oracles.expected_changes import TEXT
-from support.tiers import full
 
 QUICK = "18.shop.v1"
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [QUICK, *(full(name) for name in TEXT if name != QUICK)])
+@pytest.mark.parametrize("name", TEXT)
 def test_folders_have_the_rows_of_a_target_in_memory(
     name: str, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,6 @@ from support.generators.pieces import broken, tables
 from support.generators.samples import SAMPLES
 from support.generators.slot import Slot
 from support.generators.streams import STREAMED_CAPTURES
-from support.tiers import full
 
 N_THREADS = 8
 ROWS = [place for place, item in enumerate(MESSAGES) if item.kind in ("insert", "update", "delete")]
@@ -252,7 +251,7 @@ def payloads_in_runs(rng: random.Random) -> list[bytes | None]:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize("n_batches", [15, full(60)])
+@pytest.mark.parametrize("n_batches", [15, 60])
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
 def test_slices_that_fill_different_columns_are_merged(mode: str, n_batches: int, rng: random.Random) -> None:
     for _ in range(n_batches):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from support import clone
-from support.tiers import full
 
 RECORDINGS = clone.path_of("benchmarks/data")
 
@@ -92,14 +91,14 @@ own_allocator = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("what", "recording", "threads"),
     [
-        full("messages", "pgbench.text", 1),
-        full("messages", "pgbench.text", 2),
+        ("messages", "pgbench.text", 1),
+        ("messages", "pgbench.text", 2),
         ("messages", "wide.bin", 1),
-        full("rows", "wide.text", 1),
-        full("rows", "wide.text", 2),
-        full("rows", "wide.bin", 1),
-        full("changes", "pgbench.text", 1),
-        full("table", "pgbench.text", 1),
+        ("rows", "wide.text", 1),
+        ("rows", "wide.text", 2),
+        ("rows", "wide.bin", 1),
+        ("changes", "pgbench.text", 1),
+        ("table", "pgbench.text", 1),
     ],
 )
 def test_decoding_takes_at_most_four_times_its_input_and_64_mib(what: str, recording: str, threads: int) -> None:

@@ -14,7 +14,6 @@ import pytest
 import pgdecode
 from pgdecode import Column, Delete, Insert, Relation, Update
 from support.generators.encoder import encode
-from support.tiers import full
 
 TABLE = Relation(
     relation_id=16385,
@@ -149,7 +148,7 @@ def test_a_last_row_cut_short_is_not_read_past_the_end_of_the_data(n_cut: int) -
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("threads", [2, full(3), full(5)])
+@pytest.mark.parametrize("threads", [2, 3, 5])
 def test_parts_of_which_each_has_what_the_others_lack_are_joined(
     threads: int, monkeypatch: pytest.MonkeyPatch, rng: random.Random
 ) -> None:

@@ -160,7 +160,7 @@ def test_nulls_and_empty_batches_keep_their_place_and_type(spark: SparkSession, 
 
 @pytest.mark.full
 @both_adapters
-@pytest.mark.parametrize("zone", [full("UTC"), "America/St_Johns", full("Asia/Tokyo")])
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Asia/Tokyo"])
 def test_timestamps_are_the_same_instants_in_any_session_time_zone(
     spark: SparkSession, configure: Configure, adapter: str, zone: str
 ) -> None:
@@ -179,8 +179,8 @@ def test_timestamps_are_the_same_instants_in_any_session_time_zone(
     ("name", "value"),
     [
         pytest.param("spark.sql.execution.arrow.maxRecordsPerBatch", 7, id="small batches"),
-        full("spark.sql.execution.arrow.maxRecordsPerBatch", 0, id="one batch"),
-        full("spark.sql.execution.arrow.useLargeVarTypes", "true", id="large types"),
+        pytest.param("spark.sql.execution.arrow.maxRecordsPerBatch", 0, id="one batch"),
+        pytest.param("spark.sql.execution.arrow.useLargeVarTypes", "true", id="large types"),
     ],
 )
 def test_settings_of_arrow_do_not_change_rows(
@@ -255,8 +255,8 @@ def test_text_and_frames_are_unwrapped(spark: SparkSession, adapter: str) -> Non
     ("states", "text"),
     [
         pytest.param("seq", "TypeError: in_stream is a boolean column, not int64", id="number"),
-        full("nullif(seq = 1, true)", "ValueError: in_stream has 1 nulls", id="nulls"),
-        full("cast(null as boolean)", "ValueError: in_stream has 2 nulls", id="all null"),
+        pytest.param("nullif(seq = 1, true)", "ValueError: in_stream has 1 nulls", id="nulls"),
+        pytest.param("cast(null as boolean)", "ValueError: in_stream has 2 nulls", id="all null"),
     ],
 )
 def test_an_invalid_stream_state_is_refused(spark: SparkSession, adapter: str, states: str, text: str) -> None:

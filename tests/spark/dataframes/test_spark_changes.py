@@ -184,7 +184,7 @@ def test_a_union_of_reads_is_decoded(spark: SparkSession, tmp_path: Path) -> Non
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["tinyint", full("smallint"), full("int"), full("bigint")])
+@pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint"])
 def test_positions_may_be_integers_of_any_width(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     rows = without_gaps(table(SHOP, source=False).slice(0, 120))
     df = spark.read.parquet(landed(tmp_path / "raw", rows)).select(F.col("seq").cast(kind).alias("at"), "data")
@@ -292,7 +292,7 @@ def test_a_catalog_describes_relations_of_payloads_that_begin_mid_stream(spark: 
     [
         (SHOP, "public.order_items"),
         ("18.shop.v1", "public.products"),
-        full("18.streams.v4", "public.s1"),
+        ("18.streams.v4", "public.s1"),
         ("16.txns.v2", "public.a2"),
     ],
 )

@@ -32,7 +32,6 @@ from spark_udfs.jobs.file_tasks import Task
 from spark_udfs.jobs.job_config import ChangeJob, MessageJob
 from support import captures, clone
 from support.file_jobs import folders_of, write_changes, write_messages
-from support.tiers import full
 
 pytest_plugins = ["support.spark_session"]
 
@@ -86,7 +85,7 @@ def as_rows(table: pa.Table) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("tasks_here")
-@pytest.mark.parametrize("include_uncommitted", [full(False, id="committed"), pytest.param(True, id="everything")])
+@pytest.mark.parametrize("include_uncommitted", [False, True], ids=["committed", "everything"])
 def test_splits_of_a_capture_give_the_changes_of_one_decoder(
     capture: captures.Capture, include_uncommitted: bool, rng: random.Random, tmp_path: Path
 ) -> None:

@@ -28,7 +28,6 @@ from spark_udfs import decode_files, read_run
 from spark_udfs.jobs import file_route
 from support import captures
 from support.emulators import SECRETS, Emulator
-from support.tiers import full
 
 pytest_plugins = ["support.stores", "support.spark_session"]
 FILE = captures.DATA / "18.shop.v1.parquet"
@@ -96,7 +95,7 @@ def last(folder: ObjectPath) -> Manifest:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [full("messages"), full("changes"), "public.orders", full("tables")])
+@pytest.mark.parametrize("name", ["messages", "changes", "public.orders", "tables"])
 def test_rows_and_manifest_are_those_of_local_paths(
     spark: SparkSession, store: Emulator, raw: ObjectPath, local: Path, tmp_path: Path, name: str
 ) -> None:
