@@ -44,7 +44,7 @@ os.environ.setdefault(
 
 TESTS = Path(__file__).parent
 # Folders whose tests are about the bytes of each capture.
-DECODING = {"changes", "envelope", "payloads"}
+DECODING = {"changes", "envelope", "payloads", "robustness"}
 
 # The same random data each time, so that a failure comes from a change. `make properties` draws other data.
 _WANTED_SEED = os.environ.get("PGDECODE_TEST_SEED") or "1"

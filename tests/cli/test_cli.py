@@ -326,11 +326,11 @@ def test_inspect_counts_transactions_by_how_they_end(run: Shell) -> None:
 
 
 PROTOCOLS = {
-    "16.shop.v1": (1, set()),
-    "16.shop.v1bin": (1, {"binary_tuples"}),
+    "18.shop.v1": (1, set()),
+    "18.shop.v1bin": (1, {"binary_tuples"}),
     "16.streams.v2": (2, {"streamed"}),
     "16.twophase.v3nostream": (3, {"two_phase"}),
-    "16.streams.v4bin": (4, {"streamed", "parallel", "binary_tuples"}),
+    "18.streams.v4": (4, {"streamed", "parallel"}),
 }
 
 

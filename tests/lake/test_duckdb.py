@@ -37,7 +37,7 @@ from pgdecode.lake.targets import lake_target
 from servers.server import find_server, running_cluster
 from support import captures
 from support.oracles.expected_changes import BINARY, TEXT
-from support.tiers import full
+from support.tiers import full, long
 
 OWN = {"_action", "_key_before", "_unknown", "_position", "_commit_position", "_commit_lsn", "_commit_timestamp"}
 NAME = "public.t"
@@ -218,7 +218,7 @@ def test_apply_of_a_binary_capture_gives_the_tables_of_a_target_in_memory(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["18.txns.v2", "18.shop.v1bin"])
+@pytest.mark.parametrize("name", [long("18.txns.v2"), "18.shop.v1bin"])
 def test_apply_that_is_killed_up_to_thirty_times_and_called_again_gives_the_tables_of_a_target_in_memory(
     name: str, uri: str, rng: random.Random, tmp_path: Path
 ) -> None:

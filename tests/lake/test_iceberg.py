@@ -738,6 +738,7 @@ def test_a_commit_makes_its_metadata_once_however_often_pyiceberg_asks_for_them(
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_metadata_of_many_commits_stay_few(tmp_path: Path) -> None:
     target = lake_target(f"iceberg:{tmp_path}")
     with target.opened():

@@ -21,7 +21,7 @@ from pgdecode.changes.change_rows import CHANGES
 from spark_udfs import changes, decode_files, relation_catalog, table_changes
 from spark_udfs.schema.spark_types import spark_schema
 from support import captures
-from support.tiers import full
+from support.tiers import full, long
 
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.usefixtures("small_ranges")
@@ -115,9 +115,9 @@ SPREAD: dict[str, Callable[[DataFrame], DataFrame]] = {
     [
         full(64, "as it was written", id="64 files"),
         full(7, "shuffled within partitions", id="7 files, shuffled"),
-        full(7, "hashed to 5 partitions", id="hashed"),
-        full(1, "dealt to 3 partitions", id="dealt"),
-        full(7, "coalesced to 1 partition", id="coalesced"),
+        long(7, "hashed to 5 partitions", id="hashed"),
+        long(1, "dealt to 3 partitions", id="dealt"),
+        long(7, "coalesced to 1 partition", id="coalesced"),
     ],
 )
 def test_captures_as_sources_of_one_frame_give_what_one_decoder_gives_for_each(

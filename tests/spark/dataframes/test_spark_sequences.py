@@ -24,6 +24,7 @@ from support.generators.sequences import Error, damaged, random_reader, spread, 
 from support.generators.slots import STOP, begin, commit, insert, relation, rollback_prepared, start
 from support.generators.workload import Workload
 from support.oracles.reference_changes import CHANGE_COLUMNS, Change, Fold
+from support.tiers import long
 
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.full
@@ -92,7 +93,7 @@ def assert_same(ours: Found, wanted: Found) -> None:
         assert ours[source][0] == good, source
 
 
-@pytest.mark.parametrize(("n_partitions", "mode"), [(1, "PERMISSIVE"), (3, "FAILFAST"), (7, "PERMISSIVE")])
+@pytest.mark.parametrize(("n_partitions", "mode"), [long(1, "PERMISSIVE"), long(3, "FAILFAST"), (7, "PERMISSIVE")])
 def test_valid_sequences_give_the_references_changes_in_any_number_of_partitions(
     spark: SparkSession, rng: random.Random, n_partitions: int, mode: str
 ) -> None:
@@ -103,7 +104,7 @@ def test_valid_sequences_give_the_references_changes_in_any_number_of_partitions
     assert_same(found(changes(df, source="server", mode=mode)), wanted)
 
 
-@pytest.mark.parametrize("n_partitions", [1, 7])
+@pytest.mark.parametrize("n_partitions", [long(1), 7])
 def test_sequences_of_several_announced_sessions_give_the_references_changes(
     spark: SparkSession, rng: random.Random, n_partitions: int
 ) -> None:
@@ -121,9 +122,9 @@ def test_sequences_of_several_announced_sessions_give_the_references_changes(
 @pytest.mark.parametrize(
     ("n_partitions", "start"),
     [
-        (1, "anywhere"),
+        long(1, "anywhere"),
         (3, "transaction"),
-        (7, "anywhere"),
+        long(7, "anywhere"),
     ],
 )
 def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
@@ -149,7 +150,7 @@ def test_damaged_and_cut_sequences_give_what_one_decoder_gives(
     assert dict(ours) == {name: rows for name, rows in wanted.items() if rows}
 
 
-@pytest.mark.parametrize(("n_partitions", "n_steps"), [(3, 30), (1, 120), (3, 120)])
+@pytest.mark.parametrize(("n_partitions", "n_steps"), [(3, 30), long(1, 120), long(3, 120)])
 def test_tables_and_snapshots_are_those_of_the_local_functions(
     spark: SparkSession, rng: random.Random, n_partitions: int, n_steps: int
 ) -> None:

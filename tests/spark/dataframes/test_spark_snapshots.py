@@ -24,7 +24,7 @@ from support.generators.altered_table import AlteredTable
 from support.generators.random_tables import T, random_table
 from support.generators.slot import Slot
 from support.generators.slots import UNCHANGED
-from support.tiers import full
+from support.tiers import full, long
 
 pytest_plugins = ["support.spark_session"]
 
@@ -76,7 +76,7 @@ def test_typed_rows_are_those_of_the_local_function(spark: SparkSession) -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("identity", ["d", "f", "n"])
+@pytest.mark.parametrize("identity", ["d", *map(long, "fn")])
 def test_random_changes_leave_the_rows_that_they_were_written_for(
     spark: SparkSession, rng: random.Random, identity: str
 ) -> None:

@@ -391,6 +391,7 @@ with open("/proc/self/status") as status:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_memory_of_a_task_does_not_grow_with_its_file(tmp_path: Path) -> None:
     recorded = pq.read_table(clone.path_of("benchmarks/data/pgbench.text.parquet"))["data"]
