@@ -300,6 +300,70 @@ def test_a_table_that_was_made_again_keeps_its_rows_while_another_is_stale(lake:
     assert lake.rows("public.again") == [("2", "third"), ("3", "third")]
 
 
+@pytest.mark.parametrize("is_cut", [False, True], ids=["one batch", "batches"])
+@pytest.mark.parametrize("is_renamed", [False, True], ids=["made", "renamed"])
+def test_the_last_table_with_a_name_has_it_after_renames(tmp_path: Path, *, is_renamed: bool, is_cut: bool) -> None:
+    lake = memory()
+    slot = Slot()
+    slot.begin(700)
+    if is_renamed:
+        slot.relation(OTHER, ["id", "a"], keys=["id"], name="before")
+        slot.insert(OTHER, "1", "last")
+    slot.relation(T, ["id", "a"], keys=["id"])
+    slot.insert(T, "2", "first")
+    cuts = [next_transaction(slot, 701)]
+    slot.relation(T, ["id", "a"], keys=["id"], name="now")
+    slot.insert(T, "3", "first")
+    cuts.append(next_transaction(slot, 702))
+    # The table was dropped.
+    slot.relation(OTHER, ["id", "a"], keys=["id"], name="now")
+    slot.insert(OTHER, "4", "last")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, cuts if is_cut else [])
+    assert lake.rows("public.now") == ([("1", "last")] if is_renamed else []) + [("4", "last")]
+
+
+def test_the_last_table_with_a_name_has_it_while_another_is_stale(tmp_path: Path) -> None:
+    lake = memory()
+    slot = begun("id* at", types=[25, 1184])
+    slot.insert(T, "1", "2026-11-28 12:00:00+00")
+    slot.relation(OTHER, ["id", "a"], keys=["id"])
+    slot.insert(OTHER, "1", "first")
+    cuts = [next_transaction(slot, 701)]
+    slot.insert(T, "2", "infinity")
+    cuts.append(next_transaction(slot, 702))
+    slot.insert(OTHER, "2", "first")
+    cuts.append(next_transaction(slot, 703))
+    slot.relation(OTHER, ["id", "a"], keys=["id"], name="now")
+    slot.insert(OTHER, "3", "first")
+    next_transaction(slot, 704)
+    # The table was dropped.
+    slot.relation(OTHER + 1, ["id", "a"], keys=["id"], name="now")
+    slot.insert(OTHER + 1, "4", "last")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, cuts)
+    assert lake.rows("public.now") == [("4", "last")]
+
+
+def test_a_table_that_is_renamed_leaves_its_name_to_another_and_is_renamed_again(tmp_path: Path) -> None:
+    lake = memory()
+    slot = begun("id* a")
+    slot.insert(T, "1", "x")
+    next_transaction(slot, 701)
+    slot.relation(T, ["id", "a"], keys=["id"], name="now")
+    slot.insert(T, "2", "x")
+    next_transaction(slot, 702)
+    slot.relation(OTHER, ["id", "a"], keys=["id"], name="now")
+    slot.insert(OTHER, "3", "y")
+    next_transaction(slot, 703)
+    slot.relation(T, ["id", "a"], keys=["id"], name="later")
+    slot.insert(T, "4", "x")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, [])
+    assert lake.rows("public.now") == [("3", "y")]
+    assert lake.rows("public.later") == [("1", "x"), ("2", "x"), ("4", "x")]
+
+
 def test_a_table_that_is_named_later_is_read_from_the_beginning(tmp_path: Path) -> None:
     lake = memory()
     slot = begun("id* a")

@@ -184,6 +184,7 @@ class Reading:
             feed = self._feeds[item.relation_id] = self._feed(name, version_of(item))
             feed.keep_columns(_of(item).get("last"), _of(item).get("columns"))
         self._ignored: set[int] = set()
+        self._to_build: set[int] = set()  # those that this reading has found
         self._output = VersionOutput(self._engine.options, self._is_wanted)
         self._last: tuple[int, datetime | None] = (
             (-1, None) if first is None else (first.commit_lsn, first.commit_timestamp)
@@ -268,7 +269,7 @@ class Reading:
         if relation_id in self._ignored:
             if relation_id in self._progress.builds:
                 # It may have been renamed again.
-                self._progress.builds[relation_id] = name
+                self._build(relation_id, name)
             return None
         if feed is not None and feed.name == name:
             return feed
@@ -280,6 +281,7 @@ class Reading:
             if later is not None and later.relation_id != relation_id and commit_position <= later.position:
                 # The table was dropped. The target has the one that was made later with its name.
                 return None
+            self._leave_name(name, relation_id)
             if not self._may_add(version):
                 self._ignored.add(relation_id)
                 return None
@@ -312,9 +314,23 @@ class Reading:
         if relation_id in self._others or self._had_other_name(version):
             # It has had changes before.
             if relation_id not in self._progress.built:
-                self._progress.builds[relation_id] = name
+                self._build(relation_id, name)
             return False
         return True
+
+    def _build(self, relation_id: int, name: str) -> None:
+        """Let a table that has got a name be built from the beginning of the payloads."""
+        self._leave_name(name, relation_id)
+        self._progress.builds[relation_id] = name
+        self._to_build.add(relation_id)
+
+    def _leave_name(self, name: str, relation_id: int) -> None:
+        """Leave a name to a table. Another one that was to be built with it was dropped, or comes with another name."""
+        builds = self._progress.builds
+        for other in self._to_build - {relation_id}:
+            if builds.get(other) == name:
+                del builds[other]
+                self._ignored.discard(other)
 
     def _had_other_name(self, version: RelationVersion) -> bool:
         """Whether a table had another name in payloads so far."""
@@ -331,7 +347,7 @@ class Reading:
         """Leave a table as it is, because from now on it has another name."""
         relation_id, stale = version.relation_id, self._progress.stale
         self._ignored.add(relation_id)
-        self._progress.builds[relation_id] = version.qualified_name
+        self._build(relation_id, version.qualified_name)
         if relation_id in stale:
             stale[relation_id].name = version.qualified_name
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -108,18 +108,20 @@ class VersionOutput:
 Rows = tuple[VersionLayout, pa.RecordBatch]
 
 
-def in_commit_order(built: Sequence[BuiltRows[VersionLayout]]) -> Iterator[Rows]:
-    """Put the rows of a slice into the order in which to apply them, table by table.
+def in_commit_order(built: Sequence[BuiltRows[VersionLayout]]) -> list[Rows]:
+    """Put the rows of a slice into the order in which to apply them: those of each table in the order of commits.
 
-    Tables are in the order of their first rows: one that was dropped comes before another that was made with its name.
+    Pieces of different tables are in the order of their first rows, because a table that was renamed or dropped leaves
+    its name to another one.
     """
     by_table: dict[int, list[Rows]] = {}
     for layout, batch, _ in built:
         if len(batch):
             by_table.setdefault(layout.relation_id, []).append((layout, batch))
-    for parts in sorted(by_table.values(), key=_first_row):
+    pieces: list[Rows] = []
+    for parts in by_table.values():
         if len({layout for layout, _ in parts}) == 1:
-            yield from parts
+            pieces += parts
             continue
         columns = {name: pa.concat_arrays([batch[name] for _, batch in parts]) for name in _ORDER}
         numbers = [pa.repeat(pa.scalar(at, pa.int32()), len(batch)) for at, (_, batch) in enumerate(parts)]
@@ -128,13 +130,10 @@ def in_commit_order(built: Sequence[BuiltRows[VersionLayout]]) -> Iterator[Rows]
         firsts, start = [0] * len(parts), 0
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             layout, batch = parts[number]
-            yield layout, batch.slice(firsts[number], end - start)
+            pieces.append((layout, batch.slice(firsts[number], end - start)))
             firsts[number] += end - start
             start = end
+    return sorted(pieces, key=lambda piece: [piece[1][name][0].as_py() for name in _ORDER])
 
 
 _ORDER = ("_commit_position", "_position")
-
-
-def _first_row(parts: Sequence[Rows]) -> tuple[int, ...]:
-    return min(tuple(batch[name][0].as_py() for name in _ORDER) for _, batch in parts)
