@@ -314,7 +314,10 @@ class _Run:
     def _read(self, group: Mapping[str, Applied], only: Mapping[int, str] | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="pgdecode-") as spill:
             is_first = only is None and not self._has_added
-            reading = Reading(self._options, self._progress, group, Path(spill), only, is_first=is_first)
+            elsewhere = {*self._states()} - {*group} - self._finished
+            reading = Reading(
+                self._options, self._progress, group, Path(spill), only, is_first=is_first, elsewhere=elsewhere
+            )
             try:
                 with self._on_progress(reading.n_rows) as on_rows:
                     reading.run(self._workers, on_rows)

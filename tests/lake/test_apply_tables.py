@@ -345,6 +345,36 @@ def test_the_last_table_with_a_name_has_it_while_another_is_stale(tmp_path: Path
     assert lake.rows("public.now") == [("4", "last")]
 
 
+@pytest.mark.parametrize("is_stale", [False, True], ids=["alone", "another is stale"])
+@pytest.mark.parametrize("is_used_first", [False, True], ids=["made first", "renamed first"])
+def test_a_table_that_was_renamed_and_one_that_was_made_with_its_name_are_both_there(
+    tmp_path: Path, *, is_used_first: bool, is_stale: bool
+) -> None:
+    lake = memory()
+    slot = begun("id* at", types=[25, 1184])
+    slot.insert(T, "1", "2026-11-28 12:00:00+00")
+    slot.relation(OTHER, ["id", "a"], keys=["id"], name="before")
+    slot.insert(OTHER, "1", "renamed")
+    cuts = [next_transaction(slot, 701)]
+    slot.insert(T, "2", "infinity" if is_stale else "2026-11-28 12:00:00+00")
+    slot.insert(OTHER, "2", "renamed")
+    cuts.append(next_transaction(slot, 702))
+    if is_used_first:
+        slot.relation(OTHER, ["id", "a"], keys=["id"], name="now")
+        slot.insert(OTHER, "3", "renamed")
+        next_transaction(slot, 703)
+    slot.relation(OTHER + 1, ["id", "a"], keys=["id"], name="before")
+    slot.insert(OTHER + 1, "4", "made")
+    next_transaction(slot, 704)
+    slot.relation(OTHER, ["id", "a"], keys=["id"], name="now")
+    slot.insert(OTHER, "5", "renamed")
+    slot.commit()
+    lake.apply_batches(tmp_path / "raw", slot.payloads, cuts)
+    numbers = ["1", "2", "3", "5"] if is_used_first else ["1", "2", "5"]
+    assert lake.rows("public.now") == [(number, "renamed") for number in numbers]
+    assert lake.rows("public.before") == [("4", "made")]
+
+
 def test_a_table_that_is_renamed_leaves_its_name_to_another_and_is_renamed_again(tmp_path: Path) -> None:
     lake = memory()
     slot = begun("id* a")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -141,10 +141,15 @@ class Reading:
     progress : Progress
     applied : mapping of str to Applied
         The states of the tables, all at the same position. If empty, it reads from the beginning.
-    only : mapping of int to str, optional
-        The tables to build, by OID. Otherwise, other tables that come up are added to the target.
     spill : Path
         A folder for temporary files.
+    only : mapping of int to str, optional
+        The tables to build, by OID.
+    is_first : bool
+        Whether to add tables that come up to the target. A reading that does not still adds those that get the name of
+        one of its tables.
+    elsewhere : collection of str
+        The tables of later readings. These add what gets their names.
     """
 
     def __init__(
@@ -156,9 +161,10 @@ class Reading:
         only: Mapping[int, str] | None = None,
         *,
         is_first: bool = True,
+        elsewhere: Collection[str] = (),
     ) -> None:
         self._options, self._progress, self._spill = options, progress, spill
-        self._only, self._is_first = only, is_first
+        self._only, self._is_first, self._elsewhere, self._names = only, is_first, elsewhere, {*applied}
         first = next(iter(applied.values()), None)
         self._before = first
         self._position = -1 if first is None else first.position
@@ -184,6 +190,7 @@ class Reading:
             feed = self._feeds[item.relation_id] = self._feed(name, version_of(item))
             feed.keep_columns(_of(item).get("last"), _of(item).get("columns"))
         self._ignored: set[int] = set()
+        self._without_name: set[int] = set()  # those whose name another table has got: dropped, or renamed
         self._to_build: set[int] = set()  # those that this reading has found
         self._output = VersionOutput(self._engine.options, self._is_wanted)
         self._last: tuple[int, datetime | None] = (
@@ -267,7 +274,7 @@ class Reading:
         feed = self._feeds.get(relation_id)
         name = version.qualified_name if self._only is None else self._only[relation_id]
         if relation_id in self._ignored:
-            if relation_id in self._progress.builds:
+            if relation_id in self._progress.builds or relation_id in self._without_name:
                 # It may have been renamed again.
                 self._build(relation_id, name)
             return None
@@ -287,9 +294,10 @@ class Reading:
                 return None
         for other, item in [*self._feeds.items()]:
             if item.name == name:
-                # The table was dropped, and made again.
+                # The table was dropped, and made again, or renamed, which its next change shows.
                 del self._feeds[other]
                 self._ignored.add(other)
+                self._without_name.add(other)
                 self._progress.stale.pop(other, None)
         feed = self._feeds[relation_id] = self._feed(name, None, relation_id)
         if relation_id in self._progress.stale:
@@ -308,7 +316,10 @@ class Reading:
         """Whether a table that is new to this reading is added to the target from here on."""
         relation_id, name = version.relation_id, version.qualified_name
         known = self._options.target.applied.get(name)
-        if not self._is_first or (known is not None and known.relation_id == relation_id):
+        if name in self._elsewhere or not (self._is_first or name in self._names):
+            # Another reading adds it.
+            return False
+        if known is not None and known.relation_id == relation_id:
             # Another reading has its changes.
             return False
         if relation_id in self._others or self._had_other_name(version):
@@ -330,7 +341,7 @@ class Reading:
         for other in self._to_build - {relation_id}:
             if builds.get(other) == name:
                 del builds[other]
-                self._ignored.discard(other)
+                self._without_name.add(other)
 
     def _had_other_name(self, version: RelationVersion) -> bool:
         """Whether a table had another name in payloads so far."""
