@@ -40,9 +40,9 @@ class TableHistory:
         self.renames = renames
         by_number = dict(enumerate(self.versions))
         every = histories(by_number, with_free_renames(renames))
-        names = {number: found for history in every for number, found in history.last_names().items()}
+        names = {number: last_names for history in every for number, last_names in history.last_names().items()}
         self.names = [names[number] for number in by_number]
-        self._added = {number: found for history in every for number, found in history.added().items()}
+        self._added = {number: added for history in every for number, added in history.added().items()}
 
     def with_versions(self, described: Described) -> TableHistory:
         """Return the history with further versions. Of equal positions, the later description counts."""
@@ -109,10 +109,10 @@ class TableHistory:
 
         One may have the name of a column that was dropped.
         """
-        names, found = self.names[number], self._added[number]
+        names, added = self.names[number], self._added[number]
         if self.versions[number - 1].relation_id != self.versions[number].relation_id:
-            found = {name for name, last in names.items() if last not in self.columns(number - 1)}
-        return {names[name]: self._value_before(number, names[name]) for name in found}
+            added = {name for name, last in names.items() if last not in self.columns(number - 1)}
+        return {names[name]: self._value_before(number, names[name]) for name in added}
 
     def _value_before(self, number: int, last_name: str) -> ValueBefore | None:
         """Find the value of a column in rows from before the version that adds it, as a version from then on tells.

@@ -152,11 +152,11 @@ class ColumnHistory:
     def added(self) -> dict[int, set[str]]:
         """For each version, find its columns that the version before it does not have; none for the first version."""
         (last, _), *steps = self.steps()
-        found: dict[int, set[str]] = {}
+        added: dict[int, set[str]] = {}
         for number, next_names in steps:
-            found[last] = {item.name for item in self.versions[last].columns}.difference(next_names.values())
+            added[last] = {item.name for item in self.versions[last].columns}.difference(next_names.values())
             last = number
-        return {**found, last: set()}
+        return {**added, last: set()}
 
 
 def _is_of(version: RelationVersion, table: str | int) -> bool:

@@ -111,17 +111,17 @@ Rows = tuple[VersionLayout, pa.RecordBatch]
 def in_commit_order(built: Sequence[BuiltRows[VersionLayout]]) -> list[Rows]:
     """Put the rows of a slice into the order in which to apply them: those of each table in the order of commits.
 
-    Pieces of different tables are in the order of their first rows, because a table that was renamed or dropped leaves
+    Batches of different tables are in the order of their first rows, because a table that was renamed or dropped leaves
     its name to another one.
     """
     by_table: dict[int, list[Rows]] = {}
     for layout, batch, _ in built:
         if len(batch):
             by_table.setdefault(layout.relation_id, []).append((layout, batch))
-    pieces: list[Rows] = []
+    batches: list[Rows] = []
     for parts in by_table.values():
         if len({layout for layout, _ in parts}) == 1:
-            pieces += parts
+            batches += parts
             continue
         columns = {name: pa.concat_arrays([batch[name] for _, batch in parts]) for name in _ORDER}
         numbers = [pa.repeat(pa.scalar(at, pa.int32()), len(batch)) for at, (_, batch) in enumerate(parts)]
@@ -130,10 +130,10 @@ def in_commit_order(built: Sequence[BuiltRows[VersionLayout]]) -> list[Rows]:
         firsts, start = [0] * len(parts), 0
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             layout, batch = parts[number]
-            pieces.append((layout, batch.slice(firsts[number], end - start)))
+            batches.append((layout, batch.slice(firsts[number], end - start)))
             firsts[number] += end - start
             start = end
-    return sorted(pieces, key=lambda piece: [piece[1][name][0].as_py() for name in _ORDER])
+    return sorted(batches, key=lambda rows: [rows[1][name][0].as_py() for name in _ORDER])
 
 
 _ORDER = ("_commit_position", "_position")
