@@ -25,7 +25,7 @@ from support import captures
 from support.net_batches import random_cuts
 from support.oracles import expected_changes, replay
 from support.oracles.expected_changes import TEXT
-from support.tiers import full
+from support.tiers import full, long
 
 # Tables with a column that was added or altered while there were rows. Payloads alone do not tell its values.
 STALE = {
@@ -112,7 +112,7 @@ class Killed(Exception):
     """The end of a process at a write."""
 
 
-@pytest.mark.parametrize("name", ["18.twophase.v3", full("18.streams.v4"), full("18.txns.v2"), full("18.shop.v1")])
+@pytest.mark.parametrize("name", ["18.twophase.v3", full("18.streams.v4"), long("18.txns.v2"), full("18.shop.v1")])
 def test_killed_at_every_write_and_called_again_tables_equal_those_of_the_server(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
