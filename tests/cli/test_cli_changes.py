@@ -14,7 +14,7 @@ import pytest
 from pgdecode.changes.change_decoder import ChangeDecoder
 from pgdecode.changes.change_rows import CHANGES
 from pgdecode.protocol.lsn import lsn_from_text
-from support import captures
+from support import captures, tiers
 from support.change_files import T, library_table, read, two_transactions
 from support.change_rows import with_errors
 from support.compare import rows_of
@@ -218,10 +218,10 @@ def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     "words",
     [
         pytest.param(["decode", "out.parquet", "--changes"], id="changes to Parquet"),
-        pytest.param(["decode", "out.jsonl", "--changes"], id="changes to JSON lines"),
-        pytest.param(["decode", "out.parquet", "--table", "public.s1"], id="a table to Parquet"),
+        tiers.long(["decode", "out.jsonl", "--changes"], id="changes to JSON lines"),
+        tiers.long(["decode", "out.parquet", "--table", "public.s1"], id="a table to Parquet"),
         pytest.param(["decode", "out", "--table", "public.s1", "--table", "public.s2"], id="two tables"),
-        pytest.param(["cat", "--changes"], id="cat"),
+        tiers.long(["cat", "--changes"], id="cat"),
         pytest.param(["inspect"], id="inspect"),
     ],
 )

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgdecode
-from support import captures
+from support import captures, tiers
 from support.generators.samples import SAMPLES
 from support.memory import peak_memory
 from support.oracles import reference
@@ -299,11 +299,11 @@ def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[P
     ("command", "rows_per_group"),
     [
         pytest.param("decode parquet", 20_000, id="decode to Parquet, many row groups"),
-        pytest.param("decode parquet", 10**9, id="decode to Parquet, one row group"),
-        pytest.param("decode jsonl", 10**9, id="decode to JSON lines"),
+        tiers.long("decode parquet", 10**9, id="decode to Parquet, one row group"),
+        tiers.long("decode jsonl", 10**9, id="decode to JSON lines"),
         pytest.param("decode csv", 10**9, id="decode to CSV"),
         pytest.param("inspect", 10**9, id="inspect"),
-        pytest.param("cat", 10**9, id="cat"),
+        tiers.long("cat", 10**9, id="cat"),
     ],
 )
 def test_memory_does_not_grow_with_the_file(

@@ -21,7 +21,7 @@ from run_campaign import ARM
 from support.data_sets import LOG, Row, local, objects, ordered, stored
 from support.emulators import Emulator
 from support.shell import Shell
-from support.tiers import full
+from support.tiers import full, long
 
 pytest_plugins = ["support.stores"]
 
@@ -101,8 +101,10 @@ def committed(what: str) -> list[Row]:
     ("what", "calls_before", "step"),
     [
         ("changes", 1, 31),
-        *(full("changes", 0, 3), full("changes", 1, 1), full("messages", 1, 3), full("tables", 0, 4)),
-        *(full("tables", 1, 2), full("a snapshot", 1, 3), full("anew", 0, 4), full("anew", 1, 3)),
+        *(full("changes", 0, 7), full("changes", 1, 4), full("messages", 1, 7), full("tables", 0, 11)),
+        *(full("tables", 1, 7), full("a snapshot", 1, 7), full("anew", 0, 11), full("anew", 1, 7)),
+        *(long("changes", 0, 3), long("changes", 1, 1), long("messages", 1, 3), long("tables", 0, 4)),
+        *(long("tables", 1, 2), long("a snapshot", 1, 3), long("anew", 0, 4), long("anew", 1, 3)),
     ],
 )
 def test_a_call_may_be_killed_at_each_file_operation(
@@ -235,11 +237,12 @@ def fail_at(number: int, when: str, patch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("calls_before", [0, 1])
+@pytest.mark.parametrize("step", [4, long(1)])
 def test_any_request_of_a_store_may_fail(
-    run: Shell, store: Emulator, monkeypatch: pytest.MonkeyPatch, when: str, calls_before: int
+    run: Shell, store: Emulator, monkeypatch: pytest.MonkeyPatch, when: str, calls_before: int, step: int
 ) -> None:
     expected = whole(run)
-    for number in count():
+    for number in count(step=step):
         assert number < _MOST_OPERATIONS
         uri, call = bucket_with(store, 0, ENDS[0])
         if calls_before:

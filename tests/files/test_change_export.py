@@ -32,7 +32,7 @@ from support import captures
 from support.change_files import library_table
 from support.generators.slot import RandomSlot, Slot
 from support.shell import written
-from support.tiers import full
+from support.tiers import full, long
 
 T, U = 16385, 16386  # OIDs of tables
 INT2, INT4, TEXT, DATE = 21, 23, 25, 1082
@@ -282,7 +282,7 @@ def tables_by_schema(path: Path, table: str, batch_rows: int, mode: str) -> list
 @pytest.mark.full
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("name", ["14.shop.v1", "16.txns.v2", "18.streams.v4", "18.twophase.v3", "18.shop.v1"])
-@pytest.mark.parametrize("batch_rows", [1, 40, 10**6])
+@pytest.mark.parametrize("batch_rows", [long(1), 7, 40, 10**6])
 def test_tables_of_a_capture_are_those_of_one_call(name: str, batch_rows: int) -> None:
     column = captures.capture(name).column
     path = written("in.parquet", column.to_pylist(), seq=range(len(column)))

@@ -1,6 +1,6 @@
-"""Runs that write a table and are killed: `python -m killed_runs [--format NAME] [--kills N]`; `make killed-lakes`.
+"""Runs that write a table and are killed: `python -m killed_runs`; `make killed-lakes`.
 
-Each run is a forked process. It ends at random times and, in Delta, at its n-th write, for each n.
+Each run is a forked process. It ends at random times and, in Delta, at its n-th write, for each n or for every N-th.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def end_at_write(number: int, root: str) -> None:
     sys.addaudithook(hook)
 
 
-def kill_at_each_write(format: str, folder: Path) -> None:
-    """Kill the first steps, with both changes of columns, at each write."""
-    for number in count(1):
+def kill_at_writes(format: str, folder: Path, every: int) -> None:
+    """Kill the first steps, with both changes of columns, at each write, or at every second one and so on."""
+    for number in count(1, every):
         root = str(folder / f"write{number}")
         os.mkdir(root)
         code = forked(partial(run, format, root, 8, number))
@@ -144,7 +144,7 @@ def kill_at_each_write(format: str, folder: Path) -> None:
         for work in (partial(check, format, root), partial(run, format, root, 8), partial(check, format, root, 8)):
             assert forked(work) == DONE, f"write {number}"
         if code == DONE:
-            print(f"{format}: killed at {number - 1} writes", flush=True)
+            print(f"{format}: killed at {(number - 1) // every} writes", flush=True)
             break
 
 
@@ -176,13 +176,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--format", action="append", choices=formats, help="default: all")
     parser.add_argument("--kills", type=int, default=100, metavar="N")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="in Delta: kill at every N-th write")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     for format in options.format or formats:
         with tempfile.TemporaryDirectory() as folder:
             if format == "delta":
-                kill_at_each_write(format, Path(folder))
+                kill_at_writes(format, Path(folder), options.every)
             kill_at_random(format, Path(folder), random.Random(options.seed), options.kills)
 
 

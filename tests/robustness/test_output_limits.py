@@ -205,6 +205,7 @@ def test_a_column_holds_what_its_offsets_reach_and_one_byte_more_is_refused(beyo
 
 
 @pytest.mark.full
+@pytest.mark.long
 @needs_memory
 def test_tuples_are_refused_where_a_whole_payload_might_pass_what_offsets_reach() -> None:
     # Before the value stand tag, OID, N, count, kind and length, 13 bytes.
@@ -233,6 +234,7 @@ def test_changes_past_what_offsets_reach_come_in_several_batches() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @needs_memory
 def test_maps_past_what_offsets_reach_are_refused_also_where_little_text_was_expected() -> None:
     # Payloads without text let the builder expect little: its memory grows past 2 GiB in steps of a half.
