@@ -80,6 +80,15 @@ class RelationCatalog:
     def __iter__(self) -> Iterator[RelationVersion]:
         return iter(self._versions)
 
+    def __contains__(self, relation: object) -> bool:
+        """Whether the catalog has a version, or a table by its OID or "schema.table"."""
+        if isinstance(relation, RelationVersion):
+            return relation in self._versions
+        try:
+            return isinstance(relation, int | str) and bool(self._known(relation))
+        except KeyError:  # several tables can be meant
+            return False
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RelationCatalog) and (self._versions, self.facts) == (other._versions, other.facts)
 

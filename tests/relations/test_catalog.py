@@ -201,6 +201,13 @@ def test_an_unknown_table_is_an_error_that_lists_the_known_tables(unknown: int |
             look_up(unknown)
 
 
+def test_membership_follows_the_look_up_by_oid_by_name_and_by_version() -> None:
+    catalog = RelationCatalog.from_messages(described("a").payloads)
+    assert all(item in catalog for item in (T, f"public.t{T}", catalog[T]))
+    assert not any(item in catalog for item in (T + 1, f"t{T}", None))
+    assert catalog[T] not in RelationCatalog()
+
+
 def test_an_empty_catalog_says_so() -> None:
     catalog = RelationCatalog()
     assert (len(catalog), list(catalog), catalog.names) == (0, [], ())
