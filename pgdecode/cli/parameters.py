@@ -390,7 +390,10 @@ def options_from(given: Mapping[str, Any]) -> Options:
     try:
         return Options.of(found)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        # Texts begin with the name of the parameter.
+        name, _, rest = str(error).partition(" ")
+        flag = f"--{name.replace('_', '-')}" if name in found else name
+        raise click.UsageError(f"{flag} {rest}") from error
 
 
 def _written(flag: str, name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -211,7 +211,12 @@ MISTAKES = {
     ),
     "types without a name": (["--changes", "--types", "int4"], r".*'int4' is not NAME=TYPE, such as .*"),
     "a type that there is none of": (["--changes", "--types", "public.x=int5"], r".*'--types'.*int5.*"),
-    "an encoding that there is none of": (["--changes", "--encoding", "klingon"], r".*klingon.*"),
+    "an encoding that there is none of": (["--changes", "--encoding", "klingon"], r"--encoding is 'klingon'.*"),
+    "a DateStyle that there is none of": (["--changes", "--datestyle", "x"], r"--datestyle is 'x'.*"),
+    "a time without a zone": (
+        ["--snapshot", "public.t", "--as-of", "2026-11-28"],
+        r"--as-of is a time without a time zone.*",
+    ),
     "what tables cannot hold, of changes": (
         ["--changes", "--unrepresentable", "null"],
         r"--unrepresentable is for .*",

@@ -39,7 +39,7 @@ def test_apply_prints_a_line_for_each_table_and_changes_nothing_the_second_time(
         (["lake"], "pgdecode: target is parquet:FOLDER, delta:FOLDER"),
         (["parquet:lake", "--until", "yesterday"], "pgdecode: --until: it is an LSN, such as"),
         (["parquet:lake", "--key", "a", "--key", "public.b=c"], "pgdecode: Invalid value for '--key': is COLUMN,..."),
-        (["parquet:lake", "--encoding", "nope"], "pgdecode: "),
+        (["parquet:lake", "--encoding", "nope"], "pgdecode: --encoding is 'nope'"),
         (["parquet:lake", "--table", "public.nope"], "pgdecode: table public.nope: no committed transaction"),
     ],
 )
