@@ -142,6 +142,8 @@ class ChangeEngine:
 
     def begin(self, state: ReplicationState, catalog: RelationCatalog | None) -> None:
         """Set the state before the first call. The first payload decides which versions of a catalog are visible."""
+        if catalog is not None and not isinstance(catalog, RelationCatalog):
+            raise TypeError(f"catalog is a RelationCatalog, not {type(catalog).__name__}")
         self._initial_catalog = state.first_catalog(catalog)
         if self._initial_catalog is not None:
             state.relations = RelationTracker()

@@ -41,11 +41,15 @@ def lake_target(target: str | Target, *, storage_options: Mapping[str, str] | No
     ------
     PathError
         If it is no such URI.
+    TypeError
+        If it is neither text nor a `Target`.
     RunError
         If the libraries of the format are not installed.
     """
     if isinstance(target, Target):
         return target
+    if not isinstance(target, str):
+        raise TypeError(f"target is a str such as 'parquet:FOLDER', or a Target, not {type(target).__name__}")
     scheme, colon, location = target.partition(":")
     if scheme not in _FORMATS or not colon or not location:
         known = did_you_mean(scheme, [*_FORMATS]) if colon and scheme not in _FORMATS else ""

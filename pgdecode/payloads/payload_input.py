@@ -39,6 +39,8 @@ def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
         raise TypeError(f"payloads is a column of payloads, not one {type(payloads).__name__}; decode() takes one")
     arrow = _as_arrow(payloads)
     if arrow is None:
+        if not isinstance(payloads, Iterable):
+            raise TypeError(f"payloads is a column of payloads, not {type(payloads).__name__}")
         found = list(payloads)
         text = next((row for row, payload in enumerate(found) if isinstance(payload, str)), None)
         if text is not None:

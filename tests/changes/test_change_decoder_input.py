@@ -150,10 +150,12 @@ def test_the_largest_int64_position_can_be_used() -> None:
         pytest.param({"mode": "failfast"}, ValueError, id="mode"),
         pytest.param({"limits": {}}, TypeError, id="limits"),
         pytest.param({"state": {}}, ValueError, id="state"),
+        pytest.param({"catalog": "public.t"}, TypeError, id="catalog"),
+        pytest.param({"catalog": {}}, TypeError, id="an empty mapping as catalog"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
+    with pytest.raises(error, match=next(iter(options))):
         ChangeDecoder(**options)
 
 

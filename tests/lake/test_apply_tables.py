@@ -173,6 +173,11 @@ def test_ignored_changes_leave_the_columns_of_the_target(tmp_path: Path) -> None
     assert lake.rows() == [("1", "z", 8), ("2", "x", 8), ("3", "w", None)]
 
 
+def test_a_target_that_is_no_text_is_refused_by_its_type(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"^target is a str such as 'parquet:FOLDER', or a Target, not PosixPath$"):
+        apply(tmp_path, tmp_path / "lake")  # type: ignore[arg-type]
+
+
 def test_a_call_that_refuses_other_columns_names_the_change_and_changes_nothing(tmp_path: Path) -> None:
     slot = begun("id* a")
     slot.insert(T, "1", "x")

@@ -208,6 +208,8 @@ def test_the_type_error_names_the_expected_and_the_given_type() -> None:
         pgdecode.decode_messages(pa.array(["B"]))
     with pytest.raises(TypeError, match=r"^payloads is a column of payloads, not one bytes; decode\(\) takes one$"):
         pgdecode.decode_messages(b"B")
+    with pytest.raises(TypeError, match=r"^payloads is a column of payloads, not int$"):
+        pgdecode.decode_messages(66)
 
 
 @pytest.mark.parametrize(

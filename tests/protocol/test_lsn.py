@@ -39,6 +39,13 @@ def test_every_lsn_survives_the_conversion_to_text(number: int) -> None:
     assert pgdecode.lsn_from_text(pgdecode.lsn_to_text(number)) == number
 
 
+def test_a_value_of_another_type_is_refused_by_its_type() -> None:
+    with pytest.raises(TypeError, match=r"^an LSN is an int, not str$"):
+        pgdecode.lsn_to_text("16/B374D848")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^an LSN in text is a str, not NoneType$"):
+        pgdecode.lsn_from_text(None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("number", [-1, 2**64], ids=["negative", "past 64 bits"])
 def test_a_number_that_is_not_an_lsn_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match="LSN"):
