@@ -266,7 +266,7 @@ def test_a_snapshot_as_of_a_commit_stays_the_same_while_the_input_grows(run: She
     done = run("decode", "in", "other", "--table", "public.orders", "--as-of", str(lsn))
     assert (done.code, "--as-of is for --snapshot" in done.err) == (2, True)
     done = run("decode", "in", "other", "--snapshot", "public.orders", "--as-of", "2026-11-28")
-    assert (done.code, "as_of is a time without a time zone" in done.err) == (2, True)
+    assert (done.code, "--as-of is a time without a time zone" in done.err) == (2, True)
     done = run("decode", SHOP, "one.parquet", "--snapshot", "public.orders", "--as-of", str(lsn))
     assert (done.code, "is not after" in done.err) == (0, False)
     assert pq.read_table("one.parquet").equals(expected)
