@@ -210,17 +210,11 @@ class _FlatChanges:
             }
         )
 
-    def _parts(self, value: str, kind: pa.DataType) -> list[str]:
-        """Return what is equal if two values are identical. For DuckDB, NaN equals NaN, but 0.0 equals -0.0, too."""
-        if not self._has_negative_zeros or not _has_floats(kind):
-            return [value]
-        return [value, f"signbit({value})" if pa.types.is_floating(kind) else f"{value}::VARCHAR"]
-
-    def _identical(self, left: str, right: str, kind: pa.DataType, is_nullable: bool) -> str:
+    @staticmethod
+    def _equal(left: str, right: str, kind: pa.DataType, is_nullable: bool) -> str:
+        """Compare two values. NaN equals NaN, and 0.0 equals -0.0: where values repeat, DuckDB stores one for both."""
         # DuckDB compares an equality with the bounds of row groups.
-        same = "IS NOT DISTINCT FROM" if is_nullable or pa.types.is_nested(kind) else "="
-        parts = zip(self._parts(left, kind), self._parts(right, kind), strict=True)
-        return " AND ".join(f"{one} {same} {other}" for one, other in parts)
+        return f"{left} {'IS NOT DISTINCT FROM' if is_nullable or pa.types.is_nested(kind) else '='} {right}"
 
     def _keys_to_remove(self) -> str:
         """Select the keys to remove. Equal rows without a key are number i of group g."""
@@ -233,20 +227,16 @@ class _FlatChanges:
                 f"SELECT n, FALSE, {after} FROM pgdecode_input "
                 f"WHERE is_upsert AND (NOT has_before OR ROW({before}) IS DISTINCT FROM ROW({after}))"
             )
-        group = ", ".join(
-            part for item, key in zip(self._key, keys, strict=True) for part in self._parts(key, item.type)
-        )
-        # Windows make 0.0 of -0.0, so that values are joined behind them.
+        names = ", ".join(keys)
         return (
-            f"SELECT n, g, i, {', '.join(keys)} FROM pgdecode_input JOIN "
-            "(SELECT n, min(n) OVER equal AS g, row_number() OVER (equal ORDER BY n) AS i FROM pgdecode_input "
-            f"WHERE has_before WINDOW equal AS (PARTITION BY {group})) USING (n)"
+            f"SELECT n, min(n) OVER equal AS g, row_number() OVER (equal ORDER BY n) AS i, {names} "
+            f"FROM pgdecode_input WHERE has_before WINDOW equal AS (PARTITION BY {names})"
         )
 
     def removed_rows(self, table: str) -> str:
         """Select pgdecode_old: rows to remove, with what upserts need of them."""
         matches = " AND ".join(
-            self._identical(f"r.{quoted(item.name)}", f"k.k{i}", item.type, self._is_nullable[i])
+            self._equal(f"r.{quoted(item.name)}", f"k.k{i}", item.type, self._is_nullable[i])
             for i, item in enumerate(self._key)
         )
         values = "".join(f", r.{quoted(self.columns[i].name)} AS u{i}" for i in self._unknown)
