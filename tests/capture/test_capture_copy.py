@@ -130,7 +130,7 @@ def values_of_copy(changes: list[dict[str, Any]], name: str, lsn: int) -> list[l
 
 @pytest.mark.full
 def test_copies_that_are_killed_leave_nothing_and_are_made_again(database: Database, tmp_path: Path) -> None:
-    problems, counts = copies.run(database.server, 7, 5, tmp_path)
+    problems, counts = copies.run(database.server, 7, 4, tmp_path)
     assert problems == []
     assert counts["copies"] > 3
 

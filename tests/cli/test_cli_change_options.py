@@ -15,6 +15,7 @@ from support.change_files import T, two_transactions, unfinished
 from support.generators.slot import Slot
 from support.oracles import expected_changes
 from support.shell import SHOP, Shell, started, written
+from support.tiers import long
 
 U = 16386  # OID of a table
 INT4, INT8 = 23, 20
@@ -241,7 +242,13 @@ def test_spark_needs_a_position_for_changes(run: Shell) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("what", [["--changes"], ["--table", "public.orders"]], ids=["changes", "a table"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(["--changes"], id="changes"),
+        long(["--table", "public.orders"], id="a table"),
+    ],
+)
 def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what: list[str]) -> None:
     pytest.importorskip("pyspark")
     process = started("decode", SHOP, "spark", *what, "--engine", "spark", "--format", "jsonl")

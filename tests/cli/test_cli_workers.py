@@ -16,7 +16,7 @@ from pgdecode.files.envelope_batches import prepared_batches
 from support import captures
 from support.generators.samples import SAMPLES
 from support.shell import BEGIN, COMMIT, MESSAGE, Shell, written
-from support.tiers import full
+from support.tiers import full, long
 
 # Of each kind of transactions; with several files, and with row groups of few rows.
 NAMES = ("18.shop.v1", "18.twophase.v3", "16.streams.v2")
@@ -65,7 +65,7 @@ def test_files_do_not_depend_on_the_number_of_workers(run: Shell, name: str, wor
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("batch_rows", [2, 7, 64])
+@pytest.mark.parametrize("batch_rows", [long(2), 7, 64])
 @pytest.mark.parametrize("name", NAMES)
 def test_reports_do_not_depend_on_batches_or_the_number_of_workers(
     run: Shell, monkeypatch: pytest.MonkeyPatch, name: str, batch_rows: int

@@ -55,6 +55,7 @@ def test_payloads_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_every_target_has_seeds_from_the_captures() -> None:
     for target, longest in LONGEST.items():
         found = list(corpus.seeds(target))

@@ -161,7 +161,7 @@ def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message:
 def test_the_cases_on_spark_run_and_have_a_ratio_to_their_floor(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     path = tmp_path / "spark.json"
-    done = run("--quick", "--rows", "10000", "--rounds", "2", "--json", path, module="benchmarks.spark")
+    done = run("--quick", "--rows", "40000", "--rounds", "2", "--json", path, module="benchmarks.spark")
     assert done.returncode == 0, done.stderr
     found = json.loads(path.read_text())
     beside = {name for name, line in found["lines"].items() if line["floor_ratio"] is not None}

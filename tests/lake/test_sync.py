@@ -22,6 +22,7 @@ from pgdecode.storage.errors import PathError
 from servers.database import Database
 from servers.server import Cluster, running_cluster
 from support.shell import Shell, started
+from support.tiers import long
 
 
 def slots(database: Database) -> list[str | None]:
@@ -543,7 +544,7 @@ def test_a_table_that_is_altered_several_times_between_two_cycles_equals_the_ser
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["parquet", "duckdb", "delta", "iceberg"])
+@pytest.mark.parametrize("kind", [long("parquet"), "duckdb", long("delta"), "iceberg"])
 def test_a_value_that_arrow_does_not_have_keeps_only_its_table_behind(
     database: Database, tmp_path: Path, run: Shell, kind: str
 ) -> None:

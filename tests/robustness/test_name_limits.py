@@ -142,6 +142,7 @@ def test_many_small_chunks_do_not_each_have_what_is_free() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_errors_of_one_batch_count_as_those_of_two() -> None:
     payloads = pa.array([b""] * 450_000, pa.binary())
     for column in (payloads, pa.chunked_array([payloads[:200_000], payloads[200_000:]])):

@@ -113,7 +113,7 @@ SPREAD: dict[str, Callable[[DataFrame], DataFrame]] = {
 @pytest.mark.parametrize(
     ("n_files", "spread"),
     [
-        full(64, "as it was written", id="64 files"),
+        long(64, "as it was written", id="64 files"),
         full(7, "shuffled within partitions", id="7 files, shuffled"),
         long(7, "hashed to 5 partitions", id="hashed"),
         long(1, "dealt to 3 partitions", id="dealt"),
@@ -138,7 +138,7 @@ def test_captures_as_sources_of_one_frame_give_what_one_decoder_gives_for_each(
     assert found(decoded) == expected
 
 
-@pytest.mark.parametrize(("n_files", "dense"), [full(1, False), (4, True), full(16, False), full(64, True)])
+@pytest.mark.parametrize(("n_files", "dense"), [long(1, False), (4, True), full(16, False), long(64, True)])
 def test_files_of_one_slot_give_the_changes_of_one_decoder(
     spark: SparkSession, tmp_path: Path, rng: random.Random, n_files: int, dense: bool
 ) -> None:

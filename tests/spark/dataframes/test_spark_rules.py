@@ -18,6 +18,7 @@ import pgdecode
 from pgdecode import ChangeDecoder
 from spark_udfs import changes, decode_files, from_pgoutput, parse_pgoutput, snapshot, table_changes
 from support.generators.slots import STOP, begin, commit, insert, relation, rollback_prepared, start, stream_commit
+from support.tiers import long
 
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.full
@@ -61,7 +62,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [row for part in sorted(folder.glob("*.parquet")) for row in pq.read_table(part).to_pylist()]
 
 
-@pytest.mark.parametrize("n_partitions", [1, 3])
+@pytest.mark.parametrize("n_partitions", [long(1), 3])
 def test_a_version_that_only_a_later_transaction_has_used_is_in_the_shape(
     spark: SparkSession, n_partitions: int
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_job_counts_bad_messages(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sessions", [[1, 2], [None, 1], [2, 1]], ids=["ascending", "from null", "descending"])
-@pytest.mark.parametrize("n_partitions", [1, 3])
+@pytest.mark.parametrize("n_partitions", [long(1), 3])
 def test_a_session_that_changes_is_a_reconnect(
     spark: SparkSession, n_partitions: int, sessions: list[int | None]
 ) -> None:

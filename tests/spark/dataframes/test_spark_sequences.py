@@ -29,7 +29,7 @@ from support.tiers import long
 pytest_plugins = ["support.spark_session"]
 pytestmark = pytest.mark.full
 
-N = 40  # sequences in one DataFrame
+N = 20  # sequences in one DataFrame
 Found = dict[str, tuple[list[Change], list[Error]]]
 
 

@@ -12,7 +12,7 @@ from pgdecode.datasets.errors import RunError
 from spark_udfs import decode_files, register
 from spark_udfs.runtime.jvm import SPARK_ERRORS
 from support.captured_files import GAP, captured
-from support.tiers import full
+from support.tiers import full, long
 
 pytest_plugins = ["support.spark_session"]
 
@@ -49,7 +49,7 @@ def test_the_data_source_refuses_a_gap(spark: SparkSession, raw: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("what", ["changes", "messages"])
+@pytest.mark.parametrize("what", ["changes", long("messages")])
 def test_streams_refuse_a_gap(spark: SparkSession, raw: Path, tmp_path: Path, what: str) -> None:
     register(spark)
 

@@ -1,4 +1,4 @@
-"""Tasks on Spark that fail once. `python spark_faults.py FOLDER` runs them on a cluster."""
+"""Tasks on Spark that fail once. `python spark_faults.py FOLDER NAME ...` runs jobs with them on a cluster."""
 
 from __future__ import annotations
 
@@ -85,10 +85,20 @@ def digest(rows: pa.Table) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))
 
 
-def main(folder: Path) -> None:
-    """Run jobs with and without faults for the files in `folder/raw`, and print their results."""
-    from spark_udfs import decode_files, table_changes
-    from spark_udfs.dataframes import changes
+TABLE = "public.pgbench_accounts"
+# By name: what to decode, and how a task fails.
+JOBS: dict[str, tuple[str, Callable[[], None] | None]] = {
+    "messages": ("messages", None),
+    "messages.worker": ("messages", kill_worker),
+    "messages.executor": ("messages", kill_executor),
+    "table": (TABLE, None),
+    "table.worker": (TABLE, kill_worker),
+}
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Run jobs for the files in `folder/raw`, and print their results."""
+    from spark_udfs import decode_files
     from spark_udfs.jobs import file_route
     from spark_udfs.runtime.session import local_session
 
@@ -114,25 +124,30 @@ def main(folder: Path) -> None:
                 "met": (folder / f"{name}.met").exists(),
             }
 
-        table = "public.pgbench_accounts"
-        decoded("messages", "messages", None)
-        decoded("messages.worker", "messages", kill_worker)
-        decoded("messages.executor", "messages", kill_executor)
-        decoded("table", table, None)
-        decoded("table.worker", table, kill_worker)
-
-        rows = spark.read.parquet(str(folder / "raw"))
-        whole = digest(table_changes(rows, table).toArrow())
-        function = changes.PartitionDecodingFunction
-        marker = str(folder / "dataframe.met")
-        vars(changes)["PartitionDecodingFunction"] = lambda *given: FaultyFunction(function(*given), marker)
-        again = digest(table_changes(rows, table).toArrow())
-        said["dataframe"] = {"same": whole == again, "rows": len(whole), "met": Path(marker).exists()}
+        for name in names:
+            if name in JOBS:
+                decoded(name, *JOBS[name])
+        if "dataframe" in names:
+            said["dataframe"] = of_dataframe(spark, folder)
     print(json.dumps(said))
+
+
+def of_dataframe(spark: Any, folder: Path) -> dict[str, Any]:
+    """Compare the rows of a query with those of one whose worker is killed."""
+    from spark_udfs import table_changes
+    from spark_udfs.dataframes import changes
+
+    rows = spark.read.parquet(str(folder / "raw"))
+    whole = digest(table_changes(rows, TABLE).toArrow())
+    function = changes.PartitionDecodingFunction
+    marker = str(folder / "dataframe.met")
+    vars(changes)["PartitionDecodingFunction"] = lambda *given: FaultyFunction(function(*given), marker)
+    again = digest(table_changes(rows, TABLE).toArrow())
+    return {"same": whole == again, "rows": len(whole), "met": Path(marker).exists()}
 
 
 if __name__ == "__main__":
     # Workers import the classes by the name of the module.
     import spark_faults
 
-    spark_faults.main(Path(sys.argv[1]))
+    spark_faults.main(Path(sys.argv[1]), sys.argv[2:])

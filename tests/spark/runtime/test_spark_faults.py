@@ -22,6 +22,7 @@ import pgdecode
 from spark_udfs import changes, decode_files, parse_pgoutput, table_changes
 from spark_udfs.jobs.decode_files import JobFailed
 from support import captures, clone
+from support.tiers import long
 
 pytestmark = pytest.mark.full
 
@@ -29,9 +30,10 @@ pytest_plugins = ["support.spark_session"]
 
 TABLE = "public.pgbench_accounts"
 FILES = 4
-ROWS = 200_000
+ROWS = 80_000
+ROWS_OF_TASKS = 200_000  # more than a task has
 OF_SPARK = (PySparkException, Py4JJavaError)
-GROUP_ROWS = 20_000
+GROUP_ROWS = 8_000
 
 
 def pgbench(n_rows: int) -> pa.Array:
@@ -66,10 +68,20 @@ def without_times(manifest: str) -> Any:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="finds the executor of a worker by /proc")
-def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path) -> None:
-    land(tmp_path / "raw", pgbench(ROWS))
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        pytest.param(["messages", "messages.worker"], id="a worker"),
+        long(
+            ["messages", "messages.worker", "messages.executor", "table", "table.worker", "dataframe"],
+            id="workers and executors",
+        ),
+    ],
+)
+def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path, jobs: list[str]) -> None:
+    land(tmp_path / "raw", pgbench(ROWS_OF_TASKS))
     ran = subprocess.run(
-        [sys.executable, Path(__file__).with_name("spark_faults.py"), tmp_path],
+        [sys.executable, Path(__file__).with_name("spark_faults.py"), tmp_path, *jobs],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *filter(None, sys.path)))},
         capture_output=True,
         text=True,
@@ -78,6 +90,7 @@ def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path) -> Non
     )
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
+    assert [*said] == jobs
     for name, result in said.items():
         if "." in name:
             whole = said[name.partition(".")[0]]
@@ -85,8 +98,10 @@ def test_killed_workers_and_lost_executors_leave_no_trace(tmp_path: Path) -> Non
             assert result["names"] == whole["names"], name
             assert without_times(result["manifest"]) == without_times(whole["manifest"]), name
     manifest = json.loads(said["messages"]["manifest"])
-    assert sum(part["rows"] for part in manifest["files"]) == ROWS
+    assert sum(part["rows"] for part in manifest["files"]) == ROWS_OF_TASKS
     assert len(manifest["files"]) > 1
+    if "dataframe" not in jobs:
+        return
     assert said["dataframe"] == {"same": True, "met": True, "rows": said["dataframe"]["rows"]}
     assert said["dataframe"]["rows"] == sum(part["rows"] for part in json.loads(said["table"]["manifest"])["files"])
 
@@ -105,7 +120,7 @@ class Spoilt:
             payload[1:5] for payload in self.good.to_pylist() if payload[:1] == b"R" and b"pgbench_accounts" in payload
         )
         payloads = self.good.slice(start).to_pylist()
-        self.row = next(row for row, payload in enumerate(payloads) if row > 33_333 and payload[:5] == b"U" + accounts)
+        self.row = next(row for row, payload in enumerate(payloads) if row > 13_333 and payload[:5] == b"U" + accounts)
         self.position = start + self.row
         bad = payloads[self.row][:-1]
         spoilt = [self.good.slice(0, self.position), pa.array([bad], pa.binary()), self.good.slice(self.position + 1)]
