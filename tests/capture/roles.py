@@ -75,6 +75,9 @@ class RolesDatabase:
         self.name = f"roles_{next(_numbers)}"
         with contextlib.closing(server.connect()) as admin:
             admin.execute(f"CREATE DATABASE {self.name}")
+            # These captures do not connect again. On a busy machine, they may answer later than the 2 s of this server.
+            if server.major >= 12:
+                admin.execute(f"ALTER DATABASE {self.name} SET wal_sender_timeout = '1min'")
             for role in ("nobody", "careless", "plain"):
                 if not admin.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
                     admin.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
