@@ -42,14 +42,21 @@ def payload_parts(payloads: Any) -> list[pa.Array | list[bytes | None]]:
         if not isinstance(payloads, Iterable):
             raise TypeError(f"payloads is a column of payloads, not {type(payloads).__name__}")
         found = list(payloads)
-        text = next((row for row, payload in enumerate(found) if isinstance(payload, str)), None)
-        if text is not None:
-            raise TypeError(f"row {text}: payloads are bytes, not str")
+        if not {*map(type, found)} <= {bytes, type(None)}:
+            _check_buffers(found)
         return [found]
     chunks = arrow.chunks if isinstance(arrow, pa.ChunkedArray) else [arrow]
     # A column without chunks still has a type, which must be checked.
     chunks = chunks or [pa.array([], arrow.type)]
     return [_as_binary(chunk) for chunk in chunks]
+
+
+def _check_buffers(payloads: list[Any]) -> None:
+    for row, payload in enumerate(payloads):
+        try:
+            memoryview(b"" if payload is None else payload)
+        except TypeError:
+            raise TypeError(f"row {row}: payloads are bytes, not {type(payload).__name__}") from None
 
 
 def payload_array(payloads: Any) -> pa.ChunkedArray:

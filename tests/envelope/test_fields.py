@@ -87,9 +87,10 @@ def test_decode_accepts_bytes_like_objects(payload: Any) -> None:
     assert pgdecode.decode(payload) == pgdecode.StreamStop()
 
 
-def test_text_is_refused_as_payloads() -> None:
-    with pytest.raises(TypeError, match="row 1: payloads are bytes, not str"):
-        pgdecode.decode_messages([b"E", "E"])
+@pytest.mark.parametrize("payload", ["E", 69, 0.5])
+def test_other_values_are_refused_as_payloads(payload: Any) -> None:
+    with pytest.raises(TypeError, match=f"row 2: payloads are bytes, not {type(payload).__name__}"):
+        pgdecode.decode_messages([memoryview(b"E"), None, payload])
 
 
 def test_states_without_payloads_are_refused() -> None:
