@@ -199,8 +199,8 @@ class TouchedRows:
         if pc.any(is_wrong).as_py():
             raise ValueError(
                 f"position {changes['_position'][pc.index(is_wrong, True).as_py()]}: two rows have the same key "
-                f"({listed(self.key)}) until the transaction ends, because the key is deferrable: leave out key, so "
-                "that rows are found by all their columns"
+                f"({listed(self.key)}) until the transaction ends, because the key is deferrable: leave out key, or "
+                "name all columns in it, so that rows are found by all of them"
             )
 
     def _untold(self, changes: pa.RecordBatch, told: Collection[str]) -> dict[str, Any]:

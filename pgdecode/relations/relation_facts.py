@@ -28,7 +28,8 @@ class RelationFacts:
         For each column, the value that rows have which are older than the column (pg_attribute.attmissingval), in
         PostgreSQL's text form. None if there is none: these rows have NULL, or PostgreSQL has rewritten the table.
     primary_key : tuple of int
-        Numbers of the columns of the primary key, in its order; empty without one.
+        Numbers of the columns of the primary key, in its order; empty without one, and for a deferrable one: several
+        rows may have the same key until a transaction ends.
     storage : tuple of (int, int)
         OID and pg_class.relfilenode of the table, or of its newest partitions. PostgreSQL rewrites a table to another
         file.

@@ -93,6 +93,25 @@ def test_sync_makes_targets_equal_and_creates_only_what_it_was_asked_for(
 
 
 @pytest.mark.full
+def test_rows_may_exchange_the_values_of_a_deferrable_primary_key(
+    database: Database, tmp_path: Path, run: Shell
+) -> None:
+    # It is no replica identity, and several rows have the same key until the transaction ends.
+    database.execute(
+        "CREATE TABLE ranked (place int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, name text); "
+        "ALTER TABLE ranked REPLICA IDENTITY FULL; INSERT INTO ranked VALUES (1, 'one'), (2, 'two'), (3, 'three')"
+    )
+    target = f"parquet:{tmp_path / 'lake'}"
+    words = ["sync", database.dsn, target, "--raw", str(tmp_path / "raw"), "--publication", "p", "--create-slot"]
+    assert run(*words).code == 0
+    database.execute("UPDATE ranked SET place = 4 - place; DELETE FROM ranked WHERE place = 2")
+    done = run(*words)
+    assert done.code == 0, done
+    done = run("verify", database.dsn, target)
+    assert done.code == 0, done
+
+
+@pytest.mark.full
 def test_a_sync_that_cannot_have_its_slot_leaves_no_publication(postgres: Cluster, tmp_path: Path, run: Shell) -> None:
     with running_cluster(postgres.programs, wal_level="replica") as found:
         words = [found.dsn(), f"parquet:{tmp_path / 'lake'}", "--raw", str(tmp_path / "raw")]

@@ -34,7 +34,8 @@ SELECT c.oid::text, n.nspname, c.relname, c.relreplident::text,
         FROM pg_catalog.pg_attribute a LEFT JOIN missing m ON m.root = c.oid AND m.name = a.attname
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)::text,
     {published},
-    (SELECT i.indkey::text FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+    (SELECT i.indkey::text FROM pg_catalog.pg_index i
+        WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
     (SELECT json_agg(json_build_array(leaf.oid::int8, leaf.file::int8)) FROM (
         SELECT oid, file FROM leaf WHERE leaf.root = c.oid ORDER BY oid DESC LIMIT {most}) leaf)::text,
     c.relnatts::text,
