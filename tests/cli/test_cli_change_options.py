@@ -14,8 +14,7 @@ from pgdecode.protocol import messages as m
 from support.change_files import T, two_transactions, unfinished
 from support.generators.slot import Slot
 from support.oracles import expected_changes
-from support.shell import SHOP, Shell, started, written
-from support.tiers import long
+from support.shell import SHOP, Shell, written
 
 U = 16386  # OID of a table
 INT4, INT8 = 23, 20
@@ -239,55 +238,6 @@ def test_spark_needs_a_position_for_changes(run: Shell) -> None:
     done = run("decode", "in.parquet", "out", "--changes", "--engine", "spark")
     assert done.code == 2
     assert "needs a column with positions, because rows on Spark have no order" in done.err
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param(["--changes"], id="changes"),
-        long(["--table", "public.orders"], id="a table"),
-    ],
-)
-def test_spark_writes_the_changes_that_the_local_engine_writes(run: Shell, what: list[str]) -> None:
-    pytest.importorskip("pyspark")
-    process = started("decode", SHOP, "spark", *what, "--engine", "spark", "--format", "jsonl")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    assert run("decode", SHOP, "local.jsonl", *what).code == 0
-    ours = sorted(line for path in Path("spark").rglob("*.jsonl") for line in path.read_text().splitlines())
-    assert ours == sorted(Path("local.jsonl").read_text().splitlines())
-    assert ours
-    folders = {path.parent for path in Path("spark").rglob("*.jsonl")}
-    assert folders == {Path("spark")}
-
-
-@pytest.mark.full
-def test_spark_writes_one_table_to_the_folder_that_has_the_name_of_a_file(run: Shell) -> None:
-    pytest.importorskip("pyspark")
-    process = started("decode", SHOP, "orders.jsonl", "--table", "public.orders", "--engine", "spark")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    assert {path.parent for path in Path("orders.jsonl").rglob("*.jsonl")} == {Path("orders.jsonl")}
-
-
-@pytest.mark.full
-def test_spark_says_how_many_rows_are_bad_and_which_transactions_have_no_outcome(run: Shell) -> None:
-    pytest.importorskip("pyspark")
-    slot = two_transactions()
-    slot.payloads.append(b"z")
-    slot.begin(9)
-    slot.insert(T, "2", "b")
-    written("in.parquet", slot.payloads, seq=list(range(len(slot.payloads))))
-    words = ["--changes", "--position", "seq", "--mode", "DROPMALFORMED", "--format", "jsonl"]
-    process = started("decode", "in.parquet", "spark", *words, "--engine", "spark")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    expected = "changes, 1 bad row left out (1 UNKNOWN_TAG), 1 transaction without an outcome kept for the next call"
-    assert expected in err.decode()
-    local = run("decode", "in.parquet", "local", *words)
-    assert local.code == 0
-    assert expected in local.err
 
 
 @pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)

@@ -249,40 +249,6 @@ def test_without_a_terminal_only_the_summary_is_printed(run: Shell) -> None:
     assert b"\x1b" not in err
 
 
-# --- by Spark -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-def test_spark_writes_the_lines_that_the_local_engine_writes(run: Shell) -> None:
-    pytest.importorskip("pyspark")
-    process = started(
-        "decode", STREAMS, "spark", "--engine", "spark", "--format", "jsonl", "--keep", "seq", "--show", "1"
-    )
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert re.search(rb"^spark: 6,256 rows in [\d.]+ s, no bad rows; .* written$", err, re.MULTILINE)
-    assert run("decode", STREAMS, "local.jsonl", "--keep", "seq").code == 0
-    lines = Path("local.jsonl").read_text("utf-8").splitlines()
-    written = [line for path in sorted(Path("spark").glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
-    assert sorted(written) == sorted(lines)
-    assert json.loads(out)["seq"] == 0
-
-
-@pytest.mark.full
-def test_a_bad_row_in_a_spark_job_is_named_and_leaves_nothing(run: Shell) -> None:
-    pytest.importorskip("pyspark")
-    path = written("in.parquet", [BEGIN] * 5 + [b"z"])
-    process = started("decode", path, "out", "--engine", "spark")
-    out, err = process.communicate()
-    assert (process.returncode, out) == (1, b"")
-    assert err.decode().splitlines()[-1] == (
-        f"pgdecode: {path.absolute()}: row 5: UNKNOWN_TAG at offset 0: unknown message tag 0x7a 'z'; "
-        "--mode DROPMALFORMED leaves bad messages out"
-    )
-    assert b"Traceback" not in err
-    assert os.listdir() == ["in.parquet"]
-
-
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
@@ -315,11 +281,12 @@ def test_memory_does_not_grow_with_the_file(
     workers = [] if name == "cat" else ["--workers", "1"]
     short, long = (peak_memory(name, path, *([f"{path.stem}.{format}"] if format else []), *workers) for path in paths)
     # The longer file has 139 MB more payloads, and even more decoded data. The margin is memory that allocators
-    # keep.
+    # keep, more of it on a busy machine.
     assert pq.read_metadata(paths[1]).num_rows == 1_501_440
-    assert long - short < 64 * 2**20
+    assert long - short < 96 * 2**20
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.parametrize("words", [["decode", "out.parquet"], ["inspect"]], ids=["decode", "inspect"])
