@@ -176,6 +176,7 @@ def test_a_change_that_may_be_of_several_rows_is_bad_data(run: Shell) -> None:
     assert done.err.startswith(f"pgdecode: snapshot {TABLE}: position 4: the changed row is not found by its replica ")
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_memory_does_not_grow_with_the_number_of_changes_of_the_same_long_values(tmp_path: Path) -> None:
     peaks = []

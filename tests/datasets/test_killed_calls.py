@@ -101,8 +101,8 @@ def committed(what: str) -> list[Row]:
     ("what", "calls_before", "step"),
     [
         ("changes", 1, 31),
-        *(full("changes", 0, 7), full("changes", 1, 4), full("messages", 1, 7), full("tables", 0, 11)),
-        *(full("tables", 1, 7), full("a snapshot", 1, 7), full("anew", 0, 11), full("anew", 1, 7)),
+        *(full("changes", 0, 11), full("changes", 1, 7), full("messages", 1, 11), full("tables", 0, 17)),
+        *(full("tables", 1, 13), full("a snapshot", 1, 11), full("anew", 0, 17), full("anew", 1, 11)),
         *(long("changes", 0, 3), long("changes", 1, 1), long("messages", 1, 3), long("tables", 0, 4)),
         *(long("tables", 1, 2), long("a snapshot", 1, 3), long("anew", 0, 4), long("anew", 1, 3)),
     ],
@@ -237,7 +237,7 @@ def fail_at(number: int, when: str, patch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("calls_before", [0, 1])
-@pytest.mark.parametrize("step", [4, long(1)])
+@pytest.mark.parametrize("step", [8, long(1)])
 def test_any_request_of_a_store_may_fail(
     run: Shell, store: Emulator, monkeypatch: pytest.MonkeyPatch, when: str, calls_before: int, step: int
 ) -> None:

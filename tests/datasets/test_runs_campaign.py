@@ -19,7 +19,7 @@ def test_calls_on_any_engine_give_what_one_call_gives(seed: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("seed", "kills"), [(1, 1), (2, 3)])
+@pytest.mark.parametrize(("seed", "kills"), [(1, 1), long(2, 3)])
 def test_killed_calls_can_be_repeated(seed: int, kills: int) -> None:
     (trial,) = trials([seed], kills=kills)
     assert trial.problems == []

@@ -181,7 +181,7 @@ def test_what_does_not_continue_is_refused(spark: SparkSession) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("form", ["folder", "json"])
+@pytest.mark.parametrize("form", ["folder", long("json")])
 def test_functions_of_dataframes_continue_a_data_set(spark: SparkSession, form: str) -> None:
     files(*BOUNDS[:2])
     assert main(["decode", "raw", "out", "--changes"]) == 0

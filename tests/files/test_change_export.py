@@ -282,7 +282,7 @@ def tables_by_schema(path: Path, table: str, batch_rows: int, mode: str) -> list
 @pytest.mark.full
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("name", ["14.shop.v1", "16.txns.v2", "18.streams.v4", "18.twophase.v3", "18.shop.v1"])
-@pytest.mark.parametrize("batch_rows", [long(1), 7, 40, 10**6])
+@pytest.mark.parametrize("batch_rows", [long(1), 7, long(40), 10**6])
 def test_tables_of_a_capture_are_those_of_one_call(name: str, batch_rows: int) -> None:
     column = captures.capture(name).column
     path = written("in.parquet", column.to_pylist(), seq=range(len(column)))

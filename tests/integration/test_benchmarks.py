@@ -158,6 +158,7 @@ def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message:
     assert message in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_the_cases_on_spark_run_and_have_a_ratio_to_their_floor(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     path = tmp_path / "spark.json"

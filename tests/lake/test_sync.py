@@ -563,7 +563,7 @@ def test_a_table_that_is_altered_several_times_between_two_cycles_equals_the_ser
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", [long("parquet"), "duckdb", long("delta"), "iceberg"])
+@pytest.mark.parametrize("kind", [long("parquet"), "duckdb", long("delta"), long("iceberg")])
 def test_a_value_that_arrow_does_not_have_keeps_only_its_table_behind(
     database: Database, tmp_path: Path, run: Shell, kind: str
 ) -> None:

@@ -24,6 +24,7 @@ def test_targets_equal_the_server_despite_failures(tmp_path: Path) -> None:
     assert trial.events["verified"]
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_nothing_grows_with_the_number_of_cycles(database: Database, tmp_path: Path) -> None:
     assert sync_soak.Soak(database, tmp_path, ["parquet"], 10).run() == []

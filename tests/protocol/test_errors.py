@@ -344,6 +344,7 @@ def free_bytes() -> int:
         return 0
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.skipif(free_bytes() < 6 * 2**30, reason="needs 6 GiB of free memory")
 def test_a_batch_of_more_than_2_gib_is_refused_in_permissive_mode_too() -> None:

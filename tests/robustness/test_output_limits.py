@@ -193,7 +193,7 @@ def shared(payloads: list[bytes | tuple[bytes, int]]) -> pa.Array:
 
 @pytest.mark.full
 @needs_memory
-@pytest.mark.parametrize("beyond", [long(-1), 0, 1])
+@pytest.mark.parametrize("beyond", [long(-1), long(0), 1])
 def test_a_column_holds_what_its_offsets_reach_and_one_byte_more_is_refused(beyond: int) -> None:
     payloads = views(*[PIECE] * 31, MOST - 31 * PIECE + beyond)
     if beyond > 0:

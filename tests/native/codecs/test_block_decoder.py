@@ -130,11 +130,12 @@ CASES = [
 def test_a_block_decoder_agrees_with_the_decoder_of_single_values(pg_type: str, binary: bool) -> None:
     forms = forms_of(pg_type, binary)
     assert len(forms) >= 10
-    for typmod in MODIFIERS.get(pg_type, [-1]):
+    for number, typmod in enumerate(MODIFIERS.get(pg_type, [-1])):
         decoding = named(pg_type, typmod)
         assert decoding is not None
         good: list[bytes | None] = []
-        for form in forms + mutated(forms, len(forms)):
+        # What is wrong in a form does not depend on the modifier.
+        for form in forms + (mutated(forms, len(forms)) if number == 0 else []):
             alone = outcome(decoding, [form], binary, alone=True)
             assert outcome(decoding, [form], binary, alone=False) == alone, form
             if not isinstance(alone, str):

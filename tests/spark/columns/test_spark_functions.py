@@ -28,7 +28,7 @@ from spark_udfs import parse_pgoutput, register
 from spark_udfs.runtime.worker import ArrowFunction, Options, PandasFunction
 from support import captures
 from support.generators.samples import SAMPLES
-from support.tiers import full
+from support.tiers import full, long
 
 pytest_plugins = ["support.spark_session"]
 
@@ -250,7 +250,7 @@ def test_text_and_frames_are_unwrapped(spark: SparkSession, adapter: str) -> Non
 
 
 @pytest.mark.full
-@both_adapters
+@pytest.mark.parametrize("adapter", ["arrow", long("pandas")])
 @pytest.mark.parametrize(
     ("states", "text"),
     [

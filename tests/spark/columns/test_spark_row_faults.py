@@ -17,7 +17,7 @@ from spark.columns.test_spark_functions import BAD, both_adapters, evaluations, 
 import pgdecode
 from spark_udfs import from_pgoutput, parse_pgoutput
 from support import captures
-from support.tiers import full
+from support.tiers import full, long
 
 pytest_plugins = ["support.spark_session"]
 
@@ -35,7 +35,7 @@ FAULTS = [
 
 
 @pytest.mark.full
-@both_adapters
+@pytest.mark.parametrize("adapter", ["arrow", long("pandas")])
 @pytest.mark.parametrize(("payload", "error", "text"), FAULTS)
 def test_failfast_names_row_offset_and_column_and_shows_no_payload(
     spark: SparkSession, adapter: str, payload: bytes, error: str, text: str

