@@ -385,7 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action="store_true",
         help="fewer rounds, and fewer payloads except for the cases of one table",
     )
-    parser.add_argument("--rows", type=int, metavar="N", help="number of payloads")
+    parser.add_argument("--rows", type=int, metavar="N", help=f"number of payloads, at least {SAMPLE}")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of every case, at least 2")
     parser.add_argument("--only", choices=GROUPS, help="one group of cases")
     parser.add_argument("--master", default="local[2]", help="master URL of Spark")
@@ -393,6 +393,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if asked.rounds is not None and asked.rounds < 2:
         parser.error("--rounds is at least 2")
+    if asked.rows is not None and asked.rows < SAMPLE:
+        parser.error(f"--rows is at least {SAMPLE}, the payloads from which constant rows are made")
     found: dict[str, dict[str, float | None]] = {}
     seconds: dict[str, list[float]] = {}
     n_bytes = 0

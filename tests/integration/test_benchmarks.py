@@ -158,6 +158,15 @@ def test_bad_options_are_one_line_and_exit_code_2(arguments: list[str], message:
     assert message in done.stderr.splitlines()[-1]
 
 
+def test_fewer_payloads_on_spark_than_a_sample_has_are_refused() -> None:
+    pytest.importorskip("pyspark")
+    done = run("--rows", "10000", module="benchmarks.spark")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        "error: --rows is at least 40000, the payloads from which constant rows are made"
+    )
+
+
 @pytest.mark.long
 def test_the_cases_on_spark_run_and_have_a_ratio_to_their_floor(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
