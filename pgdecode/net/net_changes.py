@@ -241,10 +241,9 @@ class NetChanges(TableFold):
     def _check_key(self, rows: TouchedRows, changes: pa.RecordBatch, ops: pa.Array, version: int | None) -> bool:
         """Check that changes tell the key before them. Return whether it may be deferrable."""
         key = rows.key
-        if self._given_key is None:
-            return False
         identity, is_unique = self._history.key(version) if version is not None else ((), False)
-        if is_unique and set(identity) == set(key):
+        is_identity = is_unique and set(identity) == set(key)
+        if is_identity or not rows.is_unique or (self._given_key is None and version is None):
             return False
         is_full = pc.equal(pc.fill_null(changes["_old_type"], ""), "O")
         is_told = pc.or_(pc.equal(ops, INSERT), is_full)
@@ -264,7 +263,10 @@ class NetChanges(TableFold):
             return self._given_key, True
         key, is_unique = self._history.key(version)
         if rows.is_unique and not is_unique and len(rows) and {*rows.key} <= {*key}:
-            return rows.key, True  # a whole row has the former key, too
+            now = self._history.versions[version]
+            names = self._history.names[version]
+            if now.facts is None or {names[name] for name in now.primary_key} == {*rows.key}:
+                return rows.key, True  # a whole row has the former key, too, unless that is certainly gone
         return key, is_unique
 
 

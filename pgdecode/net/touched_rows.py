@@ -199,8 +199,9 @@ class TouchedRows:
         if pc.any(is_wrong).as_py():
             raise ValueError(
                 f"position {changes['_position'][pc.index(is_wrong, True).as_py()]}: two rows have the same key "
-                f"({listed(self.key)}) until the transaction ends, because the key is deferrable: leave out key, or "
-                "name all columns in it, so that rows are found by all of them"
+                f"({listed(self.key)}), which is not unique any more, or not before a transaction ends (a deferrable "
+                "key): leave out key, or name all columns in it, so that rows are found by all of them, and make net "
+                "changes of earlier changes apart"
             )
 
     def _untold(self, changes: pa.RecordBatch, told: Collection[str]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pgdecode import ChangeDecoder, net_changes
+from pgdecode import ChangeDecoder, Relation, RelationCatalog, decode, net_changes
+from pgdecode.relations.relation_facts import RelationFacts, StatedFacts
 from support.generators.slot import Slot
 from support.generators.slots import UNCHANGED
 from support.oracles.net_fold import applied
@@ -54,6 +55,37 @@ def test_a_table_that_becomes_full_in_a_batch_keeps_its_key_and_one_that_was_ful
         ("3", "new", "long 3"),
         ("5", "old", "long 5"),
     ]
+
+
+@pytest.mark.parametrize("key", [None, (), (1,)], ids=["unknown", "no key", "the same key"])
+def test_the_former_key_of_a_table_that_becomes_full_is_kept_only_if_it_may_be_unique(
+    key: tuple[int, ...] | None,
+) -> None:
+    slot = begun("id* v")
+    for number in "123":
+        slot.insert(T, number, "old")
+    slot.relation(T, ["id", "v"], keys=["id", "v"], identity="f")
+    relation = decode(slot.payloads[-1])
+    assert isinstance(relation, Relation)
+    facts = RelationFacts((1, 2), (None, None), key or (), ((T, T),), 2)
+    catalog = RelationCatalog([], [] if key is None else [StatedFacts(relation, len(slot.payloads) - 1, facts)])
+    if key == (1,):
+        slot.update(T, "1", "new", old=["1", "old"], old_type="O")
+        assert sorted((row["id"], row["v"]) for row in net_rows(slot, catalog=catalog)) == [
+            *(("1", "new"), ("2", "old"), ("3", "old")),
+        ]
+        return
+    slot.insert(T, "1", "twin")
+    slot.update(T, "2", "old", old=["3", "old"], old_type="O")
+    slot.delete(T, "1", "old", old_type="O")
+    if key is None:
+        with pytest.raises(
+            ValueError, match=r"position 6: two rows have the same key \(id\), which is not unique any more"
+        ):
+            net_rows(slot, catalog=catalog)
+    else:
+        rows = [(row["_action"], row["id"], row["v"]) for row in net_rows(slot, catalog=catalog)]
+        assert sorted(rows) == [("upsert", "1", "twin"), ("upsert", "2", "old"), ("upsert", "2", "old")]
 
 
 @pytest.mark.parametrize(
