@@ -131,7 +131,7 @@ def test_facts_are_of_the_columns_that_a_publication_sends(database: Database) -
         Relation(oid, "public", "other", "d", columns),
     ]
     with closing(Connection(database.dsn)) as connection:
-        found, _ = read_facts(connection, [root, part, *others], database.slot, ["listed"])
+        found, *_ = read_facts(connection, [root, part, *others], database.slot, ["listed"])
         assert root not in read_facts(connection, [root], database.slot, ["p"])[0]
     assert found.keys() == {root, part}
     assert {(item.attnums, item.missing, item.primary_key) for item in found.values()} == {((1, 4), (None, "7"), (1,))}

@@ -111,6 +111,48 @@ def test_rows_may_exchange_the_values_of_a_deferrable_primary_key(
     assert done.code == 0, done
 
 
+# Statements, one transaction a line.
+KEYS_THAT_COME = {
+    "a": """
+        DELETE FROM a WHERE v = 'b'
+        ALTER TABLE a ADD PRIMARY KEY (id)""",
+    "b": """
+        UPDATE b SET id = 100 WHERE v = 'b'
+        ALTER TABLE b ADD PRIMARY KEY (id)
+        UPDATE b SET v = 'c' WHERE id = 12""",
+    "c": "BEGIN; DELETE FROM c WHERE v = 'b'; ALTER TABLE c ADD PRIMARY KEY (id); COMMIT",
+    "d": """
+        DELETE FROM d WHERE v = 'b'
+        ALTER TABLE d ADD CONSTRAINT k PRIMARY KEY (id)
+        INSERT INTO d VALUES (9, 3, 'd')
+        DELETE FROM d WHERE id = 9
+        ALTER TABLE d DROP CONSTRAINT k, ADD CONSTRAINT k PRIMARY KEY (code)""",
+}
+
+
+@pytest.mark.full
+def test_a_primary_key_that_comes_between_two_cycles_is_not_the_key_of_changes_before_it(
+    database: Database, tmp_path: Path, run: Shell
+) -> None:
+    for name in KEYS_THAT_COME:
+        # ADD PRIMARY KEY changes no column that is NOT NULL already.
+        null = "" if name == "c" else "NOT NULL"
+        database.execute(
+            f"CREATE TABLE {name} (id int {null}, code int {null}, v text); ALTER TABLE {name} REPLICA IDENTITY FULL; "
+            f"INSERT INTO {name} VALUES (1, 1, 'one'), (12, 2, 'a'), (12, 3, 'b')"
+        )
+    target = f"parquet:{tmp_path / 'lake'}"
+    words = ["sync", database.dsn, target, "--raw", str(tmp_path / "raw"), "--publication", "p", "--create-slot"]
+    assert run(*words).code == 0
+    for statements in KEYS_THAT_COME.values():
+        for statement in statements.strip().splitlines():
+            database.execute(statement)
+    done = run(*words)
+    assert done.code == 0, done
+    done = run("verify", database.dsn, target)
+    assert done.code == 0, done
+
+
 @pytest.mark.full
 def test_a_sync_that_cannot_have_its_slot_leaves_no_publication(postgres: Cluster, tmp_path: Path, run: Shell) -> None:
     with running_cluster(postgres.programs, wal_level="replica") as found:

@@ -20,12 +20,14 @@ class CatalogContents(NamedTuple):
     """Types of a database, and facts of those relations that are as their messages say.
 
     `altered` has, by OID, the xid of the transaction that changed the columns of a table last, or one before
-    `FIRST_NORMAL_XID` if the slot sends no change from before that.
+    `FIRST_NORMAL_XID` if the slot sends no change from before that. `keyed` has that of the transaction that made its
+    primary key.
     """
 
     types: tuple[UserType, ...] = ()
     facts: dict[Relation, RelationFacts] = {}  # noqa: RUF012 (it is not changed)
     altered: dict[int, int] = {}  # noqa: RUF012 (it is not changed)
+    keyed: dict[int, int] = {}  # noqa: RUF012 (it is not changed)
 
 
 class FileCatalog:
@@ -84,7 +86,11 @@ class FileCatalog:
         self._file_types += contents.types
         self._types |= {item.oid: item for item in contents.types}
         for relation, facts in contents.facts.items():
-            self._state(relation, facts, contents.altered.get(relation.relation_id), state)
+            oid = relation.relation_id
+            described = state.described.get(relation)
+            if relation.replica_identity == "f" and described and not _has_key(described, contents.keyed.get(oid)):
+                facts = replace(facts, primary_key=())
+            self._state(relation, facts, contents.altered.get(oid), state)
 
     def _state(self, relation: Relation, facts: RelationFacts, altered: int | None, state: SessionState) -> None:
         """Record facts of a relation that the file describes, or of the present state of one."""
@@ -138,6 +144,16 @@ def _first_certain(described: Described, altered: int | None, *, is_altered: boo
     # A copy locks its tables.
     is_certain = described.last_xid == COPY_XID or _is_since(altered, described.last_xid)
     return described.last if is_certain else None
+
+
+def _has_key(described: Described, keyed: int | None) -> bool:
+    """Whether a table certainly has had its primary key since the first message that describes it.
+
+    No message says whether a table with a FULL identity has one. Without it, rows are found by all columns.
+    """
+    # A copy locks its tables.
+    is_copy = described.last_xid == COPY_XID
+    return keyed is None or is_copy or (_is_since(keyed, described.first_xid) and keyed != described.first_xid)
 
 
 def _is_since(xid: int | None, later: int | None) -> bool:

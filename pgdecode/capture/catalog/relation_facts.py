@@ -45,7 +45,10 @@ SELECT c.oid::text, n.nspname, c.relname, c.relreplident::text,
             AND r.prrelid IN (SELECT oid FROM above WHERE leaf = c.oid)))::int::text,
     (SELECT CASE WHEN age(a.xmin) > age(s.catalog_xmin) THEN '2' ELSE a.xmin::text END
         FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot}
-        WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY age(a.xmin) LIMIT 1)
+        WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY age(a.xmin) LIMIT 1),
+    (SELECT CASE WHEN age(i.xmin) > age(s.catalog_xmin) THEN '2' ELSE i.xmin::text END
+        FROM pg_catalog.pg_index i LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = {slot}
+        WHERE i.indrelid = c.oid AND i.indisprimary)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = ANY ('{{{oids}}}'::pg_catalog.oid[])
 """
@@ -65,7 +68,7 @@ _PUBLISHED = """(SELECT json_agg(DISTINCT a.attname::text) FROM pg_catalog.pg_pu
 
 def read_facts(
     connection: Connection, relations: Collection[Relation], slot: str, publications: Sequence[str]
-) -> tuple[dict[Relation, RelationFacts], dict[int, int]]:
+) -> tuple[dict[Relation, RelationFacts], dict[int, int], dict[int, int]]:
     """Read what the catalog tells of relations.
 
     Of a table that none of them describes as it is now, the facts of the present table are returned. Facts of versions
@@ -87,23 +90,29 @@ def read_facts(
     altered : dict of int to int
         By the OIDs of the tables, the xid of the transaction that changed their columns last; 2 (FrozenTransactionId)
         if the slot sends no change from before that.
+    keyed : dict of int to int
+        The same of the transaction that made the primary key, of tables that have one.
     """
     if not relations:
-        return {}, {}
+        return {}, {}, {}
     described: dict[int, list[Relation]] = {}
     for relation in relations:
         described.setdefault(relation.relation_id, []).append(relation)
     found: dict[Relation, RelationFacts] = {}
     altered: dict[int, int] = {}
+    keyed: dict[int, int] = {}
     connection.rows("SET search_path = pg_catalog")
-    for oid, *about, xid in connection.rows(facts_query(connection.server_version, described, slot, publications)):
+    for oid, *about, xid, key_xid in connection.rows(
+        facts_query(connection.server_version, described, slot, publications)
+    ):
         relations_now = {item: _facts_of(item, about) for item in described[int(oid or 0)]}
         if not any(relations_now.values()):
             present = _present_relation(int(oid or 0), about)
             relations_now[present] = _facts_of(present, about)
         found |= {relation: facts for relation, facts in relations_now.items() if facts is not None}
         altered |= {int(oid or 0): int(xid)} if xid else {}
-    return found, altered
+        keyed |= {int(oid or 0): int(key_xid)} if key_xid else {}
+    return found, altered, keyed
 
 
 def _present_relation(oid: int, about: Sequence[str | None]) -> Relation:
